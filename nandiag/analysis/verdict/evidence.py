@@ -55,19 +55,18 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
 
 def _went_too(others: list[Seen[Looked]], claim: Claim, timeline: Timeline) -> Iterable[str]:
     """Yield once for all ranks of which the same is to be said; nothing where the spread tells how it came to them."""
-    alike: dict[tuple[str | None, str | None, str], list[int]] = {}
+    alike: dict[tuple[str, str, str], list[int]] = {}
     for other in others:
         by_itself = _is_by_itself(other.event)
         if not by_itself and _was_given(other, claim, timeline):
             continue
         site = other.event.site
         where = words.module(site.module, site.module_class) if site is not None else None
-        how = (None, None) if by_itself else (_given(other.event), _given(other.event, several=True))
-        alike.setdefault((*how, f", in {where}." if where else "."), []).append(other.rank)
-    for (one, many, where), ranks in alike.items():
-        several, how = len(ranks) > 1, many if len(ranks) > 1 else one
-        too = f"too, {how}" if how is not None else "by themselves" if several else "by itself"
-        yield f"{words.ranks(ranks).capitalize()} went bad in the same step {too}{where}"
+        one = "by itself" if by_itself else f"too, {_given(other.event)}"
+        many = "by themselves" if by_itself else f"too, {_given(other.event, several=True)}"
+        alike.setdefault((one, many, f", in {where}." if where else "."), []).append(other.rank)
+    for (one, many, end), ranks in alike.items():
+        yield f"{words.ranks(ranks).capitalize()} went bad in the same step {many if len(ranks) > 1 else one}{end}"
 
 
 def _was_given(other: Seen[Looked], claim: Claim, timeline: Timeline) -> bool:

@@ -94,10 +94,11 @@ def test_ranks_that_went_bad_alike_are_told_in_one_sentence(by_hand):
     logs = [by_hand.rank(at, by_hand.gradient(8), wrote, world=3) for at in (0, 1)]
     last = by_hand.rank(2, by_hand.loss(8), by_hand.gradient(8), by_hand.found(8), world=3)
     told = analyse(by_hand.run(*logs, last, world=3)).verdict
-    assert [text for text in told.evidence if "in the same step" in text] == [
+    wanted = (
         "Ranks 0-1 went bad in the same step too, by what they wrote in line 33: whether that came from another rank "
         "is not known."
-    ]
+    )
+    assert [text for text in told.evidence if "in the same step" in text] == [wanted]
 
 
 def test_the_weight_of_which_the_birth_is_told_is_no_spread_of_it(by_hand):
