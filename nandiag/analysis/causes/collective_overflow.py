@@ -11,7 +11,8 @@ from nandiag.analysis.causes.mends.scales import losses as loss_scales
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.analysis.ways.carried import reduction_of
+from nandiag.events import Looked, words
 
 EXPLAIN = Explanation(
     slug="collective_overflow",
@@ -57,6 +58,8 @@ def explain(facts: Facts) -> Cause | None:
         return _in_hook(facts, hook)
     if (facts.op or "").startswith("fsdp.chunk_cat"):
         return _in_policy(facts)
+    if facts.basis == "exchange" and facts.look is not None and facts.look.facts.get("given_finite") is True:
+        return _by_own_call(facts, facts.look)
     if facts.basis != "exchange" or not facts.exchanged or not is_too_large(facts):
         return None
     name = exchange_of(facts)
@@ -70,6 +73,27 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=_advice(facts, name),
         strength=LIKELY if sure else POSSIBLE,
     )
+
+
+def _by_own_call(facts: Facts, look: Looked) -> Cause:
+    """What each rank put into the script's own reduction was seen to be finite."""
+    name, product = exchange_of(facts), look.facts.get("reduce") == "product"
+    dtype = next((dtype_of(one) for one in facts.origin.outputs if one.bad), None) or "float32"
+    does, result = ("multiplies", "product") if product else ("adds up", "sum")
+    end = f"ends at {words.number(LARGEST[dtype])}" if dtype in LARGEST else "has an end"
+    text = f"{reduction_of(look)[len(name) + 2 : -1]}"
+    text = f"{name} {does} what {facts.world} ranks give ({text}): the {result} left {dtype}, which {end}"
+    line = (facts.origin.source or "").strip()
+    called = _called(facts, name)
+    given, module = ("", "dist") if called is None else called[1:]
+    again = "A value that is reduced again and again grows each time"
+    if product and called is not None and "PRODUCT" in line:
+        mean = f"{line.replace('PRODUCT', 'SUM')}\n{given} /= {module}.get_world_size()"
+        help_ = Suggestion(f"Where a mean is meant, add up and divide. {again}: PRODUCT squares it on two ranks.", mean)
+        return Cause("collective_overflow", (text,), (help_,), LIKELY)
+    code = None if called is None or product else f"{given} /= {module}.get_world_size()\n{line}"
+    how = "Where a mean is meant, add up and divide" if product else "Divide before the sum, not after it"
+    return Cause("collective_overflow", (text,), (Suggestion(f"{how}. {again}.", code),), LIKELY)
 
 
 def _in_hook(facts: Facts, hook: str) -> Cause | None:

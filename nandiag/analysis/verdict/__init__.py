@@ -9,10 +9,10 @@ from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
 from nandiag.analysis.causes.mends.script import bounding, parsing
-from nandiag.analysis.origin import Claim, shown_again
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
-from nandiag.analysis.timeline import Seen, Timeline
+from nandiag.analysis.timeline import Seen, Timeline, shown_again
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.imported import in_names_of_file

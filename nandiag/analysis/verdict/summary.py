@@ -9,6 +9,7 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
 from nandiag.analysis.verdict.steady import handed_at, loaded_behind
+from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
 
@@ -252,9 +253,19 @@ def _exchange_summary(claim: Claim, kind: str, step: str) -> str:
     if claim.confidence == "reproduced" and claim.look is not None:
         kind_of = claim.look.event.facts.get("carried_by") or "a collective"
         return f"{kind} born in the {kind_of} of {words.ranks(claim.ranks)} {step}"
+    if claim.confidence == "observed" and claim.look is not None:
+        return (
+            f"{kind} born in the {reduction_of(claim.look.event)} of {words.ranks(claim.ranks)} {_since(claim, step)}"
+        )
     if claim.received:
         return f"{kind} gradients {step}: those of {words.ranks(claim.ranks)} were too large for their exchange{by}"
     return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite before their exchange{by}"
+
+
+def _since(claim: Claim, step: str) -> str:
+    """Return the step of an exchange, and that of the harm where what it made was kept until then."""
+    made = claim.look.event.facts.get("exchanged_at_step") if claim.look is not None else None
+    return f"at step {made}, used {step}" if isinstance(made, int) and made < claim.step else step
 
 
 def _gradient_summary(claim: Claim, kind: str, step: str) -> str:

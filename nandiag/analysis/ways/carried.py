@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Harm, Looked, Sent, Site, words
 
 # What torch calls a group that was given no description.
 _NAMELESS = frozenset({"default_pg", "0", "undefined"})
 _MOST_LINES = 3
+_CALLED = len(("file", "line", "source", "function", "column"))
+# What may leave a dtype that all that goes in fits.
+_GROWS = frozenset({"sum", "product", "avg", "premul_sum"})
+_OPS = {"all_reduce": "c10d.allreduce_.default", "reduce_scatter": "c10d.reduce_scatter_.default",
+        "reduce_scatter_tensor": "c10d._reduce_scatter_base_.default",
+        "reduce_scatter_single": "c10d._reduce_scatter_base_.default"}  # fmt: skip
 
 
 def carried(look: Looked) -> tuple[object, ...] | None:
@@ -47,7 +56,7 @@ def way_of(look: Looked) -> str | None:
     if not isinstance(kind, str) or not ranks:
         return _of_script(look)
     if kind in {"send", "recv"}:
-        called = look.facts.get("called_in")
+        called = look.facts.get("called_in")  # of the sender: what was called here is the receiving
         return _message(ranks) + (f", in {called}" if isinstance(called, str) else "")
     buckets, number = look.facts.get("buckets"), look.facts.get("number")
     if isinstance(buckets, list):
@@ -60,6 +69,51 @@ def way_of(look: Looked) -> str | None:
 
 def _message(ranks: tuple[int, ...]) -> str:
     return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+
+
+def of_finite(looks: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
+    """Return what all ranks of a reduction by the script's call got bad of it, each at the line of the call.
+
+    None where the part of one of them is not known to have been finite, or what it got was written into since.
+    """
+    through: dict[tuple[object, ...], dict[int, Seen[Looked]]] = {}
+    for one in looks:
+        facts = one.event.facts
+        handed = facts.get("handed") if one.event.source == "received" else None
+        if not isinstance(handed, list) or not (facts.get("given_finite") is True and facts.get("as_it_came") is True):
+            if one.event.outcome == "found" and one.event.source != "received":
+                return []
+            continue
+        if facts.get("reduce") in _GROWS:
+            through.setdefault((handed[0], tuple(handed[1]), *handed[2:]), {})[one.rank] = one
+    whole = (own for (_, ranks, *_), own in through.items() if isinstance(ranks, tuple) and set(ranks) <= {*own})
+    return [replace(one, event=_at_call(one.event)) for _, one in sorted(next(whole, {}).items())]
+
+
+def reduction_of(look: Looked) -> str:
+    """Return the name of a reduction with its operation."""
+    name, by = look.facts.get("carried_by") or "a reduction", look.facts.get("reduce")
+    return f"{name} ({by.upper()})" if isinstance(by, str) else str(name)
+
+
+def _at_call(look: Looked) -> Looked:
+    called, kind = look.facts.get("called_at"), look.facts.get("carried_by")
+    if not isinstance(called, list) or len(called) != _CALLED:
+        return look
+    file, line, source, function, column = called
+    place = Site(
+        op=_OPS.get(str(kind)), file=file, line=line, source=source, function=function,
+        column=None if column is None else (column[0], column[1]),
+    )  # fmt: skip
+    used = look.site and _line(look.site)
+    return replace(look, site=place, inputs=(), outputs=look.inputs, facts={**look.facts, "first_used_in": used})
+
+
+def _own_line(look: Looked, kind: str) -> str | None:
+    known, called = look.facts.get("called_in"), look.facts.get("called_at")
+    if isinstance(called, list) and len(called) == _CALLED:
+        return line_of_call(Site(file=called[0], line=called[1], source=called[2]), kind)
+    return known if isinstance(known, str) else line_of_call(look.site, kind)
 
 
 def given_ways(harm: Seen[Harm], by: set[int], since: int, timeline: Timeline) -> str | None:
@@ -95,11 +149,6 @@ def _either(lines: list[str]) -> str | None:
     if len(files) > 1:
         return " or ".join(lines)
     return f"{' or '.join(line.partition(' of ')[0] for line in lines)} of {files.pop()}"
-
-
-def _own_line(look: Looked, kind: str) -> str | None:
-    known = look.facts.get("called_in")
-    return known if isinstance(known, str) else line_of_call(look.site, kind)
 
 
 def line_of_call(site: Site | None, kind: str) -> str | None:
