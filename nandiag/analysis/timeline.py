@@ -102,7 +102,7 @@ def _moment(attempt: int, step: int, micro_step: int | None, phase: str) -> Mome
 
 def confidence_of(look: Looked) -> str:
     """Return how surely the place is known that a look found: reproduced, observed or inferred."""
-    if look.facts.get("by_object") is True or look.facts.get("only_way") is True:
+    if look.facts.get("by_object") is True or look.facts.get("only_way") is True or "gave_before" in look.facts:
         return "inferred"  # numbers in objects have no memory by which to know them again, nor what is made of others
     if look.method in {"check", "watch", "record", "message"}:
         return "observed"

@@ -184,13 +184,15 @@ def _own_cast(facts: Facts) -> Suggestion | None:
     return None
 
 
-def _called(facts: Facts, name: str) -> tuple[str, str, str] | None:
+def _called(facts: Facts, name: str, *, gradients: bool = False) -> tuple[str, str, str] | None:
     """Return the script's line that calls the exchange by its ``name``, the variable in it, and torch's module."""
     found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
     given = node.args[0] if isinstance(node, ast.Call) and node.args else None
     # A gradient of a weight in half precision cannot be of another dtype.
-    bound = isinstance(given, ast.Name) or (isinstance(given, ast.Attribute) and given.attr not in {"grad", "data"})
+    bound = isinstance(given, ast.Name) or (
+        isinstance(given, ast.Attribute) and (given.attr == "grad" if gradients else given.attr not in {"grad", "data"})
+    )
     if not isinstance(node, ast.Call) or given is None or not bound:
         return None
     line, (module, _, called) = (facts.origin.source or "").strip(), ast.unparse(node.func).rpartition(".")
@@ -214,6 +216,12 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
         return own, divide
     if called is not None:
         return _in_its_line(name, called)
+    if (called := _called(facts, name, gradients=True)) is not None:
+        line, given, module = called
+        wide = f"Or make the {name} in float32: of a copy in float32, which is copied back behind it."
+        copied = f"total = {given}.float()\n{line.replace(given, 'total', 1)}\n{given}.copy_(total)"
+        divided = Suggestion("Divide before the sum, not after it.", f"{given} /= {module}.get_world_size()\n{line}")
+        return divided, Suggestion(wide, copied)
     if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
         return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
     cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."

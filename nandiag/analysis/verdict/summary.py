@@ -108,6 +108,9 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bo
         at, used = replace(origin, step=before), f"used at step {origin.step}"
         return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
     place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
+    if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
+        # No loss is known to be made on this rank: between forward and backward it hands something on.
+        place = f"{_whose(origin)} in {given_of(look)}"
     return f"{born} on {where} in {_code(facts, origin) or place or _place(origin)}"
 
 

@@ -62,13 +62,29 @@ def _behind(
             if one.rank in told:
                 continue
             told.add(one.rank)
-            look = one.event.look
+            look = _led_back(one, sent)
             facts = {**look.facts, **only, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
             if one.rank in ranks and look.step < step:  # it came to this step as well, and so counts alike
                 facts["made_at_step"] = look.step
             found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))
             waiting.append(found[-1])
     return found
+
+
+def _led_back(one: Seen[Sent], sent: dict[Key, list[Seen[Sent]]]) -> Looked:
+    """Return the look at what a rank gave; of what was seen only as it went that at what it gave before in the step."""
+    look = one.event.look
+    if look.method != "message" or look.facts.get("by_object") is True:
+        return look
+    every = (other for many in sent.values() for other in many)
+    before = [
+        other for other in every if (other.rank, other.attempt) == (one.rank, one.attempt) and other.seq < one.seq
+    ]
+    own = (other.event.look for other in sorted(before, key=lambda other: other.seq))
+    made = next(
+        (other for other in own if (other.step, other.outcome, other.source) == (look.step, "found", "op")), None
+    )
+    return look if made is None else replace(made, facts={**made.facts, "gave_before": True})
 
 
 def _key(look: Looked) -> Key | None:
