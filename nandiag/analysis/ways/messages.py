@@ -29,7 +29,10 @@ def with_senders(timeline: Timeline) -> Timeline:
     found = [own for one in timeline.looks for own in _behind(one, sent, timeline.looks)] if sent else []
     if not found:
         return timeline
-    every = sorted((*timeline.looks, *_once(found)), key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))
+    every = sorted(
+        (*timeline.looks, *(_with_line(one, sent) for one in _once(found))),
+        key=lambda one: (one.attempt, one.event.step, one.rank, one.seq),
+    )
     return replace(timeline, looks=tuple(every))
 
 

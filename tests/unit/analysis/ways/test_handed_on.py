@@ -31,6 +31,18 @@ def test_a_stage_of_a_pipeline_has_no_loss_and_gets_its_gradient_by_a_message(by
     assert not any(text.startswith("No gradient goes back") for text in told.evidence)
 
 
+def test_the_line_of_a_message_is_told_of_a_rank_that_sends_on_what_it_got(by_hand):
+    call = Site(op="c10d::send.default", file="/w/a.py", line=17, source="dist.send(h.detach().half(), 1)")
+    back = Sent("send", (1, 0), 12, "0#0/0", got(by_hand))
+    first = by_hand.rank(0, Sent(*WAY, cast(by_hand), call), by_hand.gradient(12), got(by_hand, back_way()))
+    told = analyse(by_hand.run(first, by_hand.rank(1, by_hand.loss(12), got(by_hand), back))).verdict
+    assert {one.via for one in told.spread} == {"the message that rank 0 sent to rank 1, in line 17 of a.py"}
+
+
+def back_way():
+    return ("send", (1, 0), 12, "0#0/0")
+
+
 def test_a_buffer_that_the_rank_itself_sends_is_not_missing_a_message(at, by_hand):
     line = "box = torch.empty(2, 12, 8)"
     facts = at("empty", (), (by_hand.fact(nan=16),), phase="data", text=line, column=(6, len(line)), file="train.py",

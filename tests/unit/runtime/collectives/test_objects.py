@@ -67,6 +67,7 @@ def test_the_rank_that_put_it_in_tells_so(work, share, bad):
     assert (sent.look.step, sent.look.method, sent.look.facts["by_object"]) == (2, "message", True)
     if share is gathered:
         assert (sent.way, sent.look.site.line) == ("all_gather_object", line_of("# gathered here"))
+        assert sent.site.line == line_of("# gathered here")
     look = worker.looked[0]
     assert (look.source, look.step) == ("received", 2)
     assert look.facts["handed"] == [sent.way, [0], sent.number, sent.group]
