@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim, is_given, is_laid
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.seen import look_facts
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import is_exchanged, way_of
-from nandiag.analysis.ways.spread import given_by
+from nandiag.analysis.ways.spread import given_by, is_by_itself, is_update
 from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
 _BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
@@ -57,7 +57,7 @@ def _went_too(others: list[Seen[Looked]], claim: Claim, timeline: Timeline) -> I
     """Yield once for all ranks of which the same is to be said; nothing where the spread tells how it came to them."""
     alike: dict[tuple[str, str, str], list[int]] = {}
     for other in others:
-        by_itself = _is_by_itself(other.event)
+        by_itself = is_by_itself(other.event)
         if not by_itself and _was_given(other, claim, timeline):
             continue
         site = other.event.site
@@ -108,26 +108,10 @@ def _asked(claim: Claim) -> Iterable[str]:
         yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 
-def _is_by_itself(look: Looked) -> bool:
-    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
-
-    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
-    so may what a weight held when the step began.
-    """
-    held = look.source in STATE and "birth" not in look.facts
-    brought = held or look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
-    brought = brought or "written_in_place" in look.facts
-    return is_laid(look) or not (brought or is_given(look))
-
-
-def _is_update(look: Looked) -> bool:
-    return look.phase == "optimizer" and bool(look.facts.get("parameters"))
-
-
 def _given(look: Looked, *, several: bool = False) -> str:
     dataset, index = look.facts.get("dataset"), look.facts.get("dataset_index")
     they, were, their = ("they", "were", "their") if several else ("it", "was", "its")
-    if _is_update(look):
+    if is_update(look):
         return f"in {their} update{'s' if several else ''}"
     if "written_in_place" in look.facts:
         line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.origin import Claim
+from nandiag.analysis.origin import Claim, is_given, is_laid
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
 from nandiag.analysis.ways.carried import given_ways, is_exchanged, way_of
-from nandiag.events import Harm, words
+from nandiag.events import Harm, Looked, words
 
 MAX_SPREAD = 32
 EXCHANGE = "the gradient exchange"
@@ -28,6 +28,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     hit: set[tuple[int, str]] = set()
     gradients_at: set[int] = set()
     sharded: set[int] = set()
+    alone = {one.rank for one in claim.others if is_by_itself(one.event)}
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
@@ -39,7 +40,8 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         sharded |= {one.rank} if _is_sharded(one.event) else set()
         gradients_at |= {one.event.step} if what == "gradient" else set()
         apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
-        if not apart and not _is_origin(one, claim):
+        own = via is None and one.event.step == claim.step and one.rank in alone
+        if not apart and not own and not _is_origin(one, claim):
             key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
     return tuple(
@@ -125,3 +127,20 @@ def _via(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]]) -> str | None
     # What an optimizer leaves bad while the weights stay finite stops these weights: no loss comes through it.
     held = {what for what in STATE if what != "optimizer_state" and (one.rank, what) in hit}
     return None if not held else BUFFER if held == {"buffer"} else WEIGHTS
+
+
+def is_by_itself(look: Looked) -> bool:
+    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
+
+    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
+    so may what a weight held when the step began.
+    """
+    held = look.source in STATE and "birth" not in look.facts
+    brought = held or look.source == "outside" or look.facts.get("brought") is True or is_update(look)
+    brought = brought or "written_in_place" in look.facts
+    return is_laid(look) or not (brought or is_given(look))
+
+
+def is_update(look: Looked) -> bool:
+    """Whether what a look found is the update of an optimizer."""
+    return look.phase == "optimizer" and bool(look.facts.get("parameters"))

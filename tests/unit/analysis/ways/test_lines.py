@@ -106,3 +106,11 @@ def test_the_weight_of_which_the_birth_is_told_is_no_spread_of_it(by_hand):
     born = by_hand.found(10, method="record", phase="init", facts=facts)
     harm = by_hand.state(10, "second", what="buffer", phase="forward", since=9)
     assert analyse(by_hand.run(by_hand.rank(0), by_hand.rank(1, born, harm))).verdict.spread == ()
+
+
+def test_what_broke_by_itself_on_another_rank_is_no_spread(by_hand):
+    first = by_hand.rank(0, by_hand.loss(68), by_hand.found(68))
+    other = by_hand.found(68, site=Site(op="aten.pow.Tensor_Scalar", file="/w/train.py", line=14), phase="loss")
+    told = analyse(by_hand.run(first, by_hand.rank(1, by_hand.loss(68), other))).verdict
+    assert any("Rank 1 went bad in the same step by itself" in text for text in told.evidence)
+    assert told.spread == ()
