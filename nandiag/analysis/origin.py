@@ -15,9 +15,19 @@ from dataclasses import dataclass, field, replace
 from nandiag.analysis.causes.collective_overflow import limit_of
 from nandiag.analysis.causes.facts import is_again, is_whole
 from nandiag.analysis.report import RankState
-from nandiag.analysis.timeline import STARTS, STATE, Moment, Seen, Timeline, harm_moment, look_moment, phase_of
+from nandiag.analysis.timeline import (
+    STARTS,
+    STATE,
+    Moment,
+    Seen,
+    Timeline,
+    confidence_of,
+    harm_moment,
+    look_moment,
+    phase_of,
+)
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
-from nandiag.analysis.ways.carried import carried, sent_through
+from nandiag.analysis.ways.carried import carried, of_finite, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
 _GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
@@ -183,7 +193,7 @@ def _by_look(scene: Scene) -> Claim | None:
         ranks=ranks,
         attempt=scene.attempt,
         step=scene.step,
-        confidence=_confidence(best.event),
+        confidence=confidence_of(best.event),
         harm=_harm_of(scene, best),
         look=best,
         received=tuple(sorted(scene.received - set(ranks))),
@@ -217,25 +227,6 @@ def _was_received(sent: Seen[Looked], scene: Scene) -> bool:
         one.rank != sent.rank and one.event.source == "received" and carried(one.event) in through
         for one in scene.looks
     )
-
-
-def _confidence(look: Looked) -> str:
-    if look.facts.get("by_object") is True or look.facts.get("only_way") is True:
-        return "inferred"  # numbers in objects have no memory by which to know them again, nor what is made of others
-    if look.method in {"check", "watch", "record", "message"}:
-        return "observed"
-    if look.method == "replay" and look.source in STATE:
-        return "observed"  # it was bad before the replay, which shows no more than who used it
-    return "reproduced" if shown_again(look) else "inferred"
-
-
-def shown_again(look: Looked) -> bool:
-    """Whether the look ran what had been run, on what it had been run on, and saw the fault come about.
-
-    Not so where inputs were reconstructed, nor where a weight was bad before and only its use was seen.
-    """
-    made = look.source not in STATE
-    return made and look.method == "replay" and not look.facts.get("reconstructed")
 
 
 def _place(one: Seen[Looked]) -> tuple[object, ...]:
@@ -310,7 +301,17 @@ def _by_reduction(scene: Scene) -> Claim | None:
                 harm=harm, look=looks[0], exchanged=sizes, world=len(ranks),
                 received=tuple(sorted(scene.present - set(ranks))),
             )  # fmt: skip
-    return None
+    return _by_own_reduction(scene)
+
+
+def _by_own_reduction(scene: Scene) -> Claim | None:
+    """What all ranks got of a reduction by the script's own call is bad, and what each of them put in was finite."""
+    looks = of_finite(scene.looks)
+    harm = next((one for one in scene.harms if one.event.what not in STATE), None)
+    if not looks or harm is None:
+        return None
+    claim = _claim(scene, "exchange", {one.rank for one in looks}, harm)
+    return replace(claim, look=looks[0])
 
 
 def _by_exchange(scene: Scene) -> Claim | None:

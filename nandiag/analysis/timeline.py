@@ -98,3 +98,23 @@ def _moment(attempt: int, step: int, micro_step: int | None, phase: str) -> Mome
     if micro_step is None:
         micro_step = 0 if place < _ORDER["backward"] else _AFTER_MICRO_STEPS
     return attempt, step, micro_step, place
+
+
+def confidence_of(look: Looked) -> str:
+    """Return how surely the place is known that a look found: reproduced, observed or inferred."""
+    if look.facts.get("by_object") is True or look.facts.get("only_way") is True or "gave_before" in look.facts:
+        return "inferred"  # numbers in objects have no memory by which to know them again, nor what is made of others
+    if look.method in {"check", "watch", "record", "message"}:
+        return "observed"
+    if look.method == "replay" and look.source in STATE:
+        return "observed"  # it was bad before the replay, which shows no more than who used it
+    return "reproduced" if shown_again(look) else "inferred"
+
+
+def shown_again(look: Looked) -> bool:
+    """Whether the look ran what had been run, on what it had been run on, and saw the fault come about.
+
+    Not so where inputs were reconstructed, nor where a weight was bad before and only its use was seen.
+    """
+    made = look.source not in STATE
+    return made and look.method == "replay" and not look.facts.get("reconstructed")

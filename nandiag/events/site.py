@@ -22,11 +22,23 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
+class Reduced:
+    """The call ``text`` of a collective that tells its operation, and its line."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
-    """The lines of the expression's file that write ``name``, a variable or an attribute; it has no others."""
+    """The lines of the expression's file that write ``name``, a variable or an attribute; it has no others.
+
+    ``reduced`` are those among them that fill it by a collective whose operation is told.
+    """
 
     name: str
     lines: tuple[int, ...]
+    reduced: tuple[Reduced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

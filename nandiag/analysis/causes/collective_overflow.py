@@ -11,7 +11,8 @@ from nandiag.analysis.causes.mends.scales import losses as loss_scales
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
-from nandiag.events import words
+from nandiag.analysis.ways.carried import reduction_of
+from nandiag.events import Looked, words
 
 EXPLAIN = Explanation(
     slug="collective_overflow",
@@ -57,6 +58,8 @@ def explain(facts: Facts) -> Cause | None:
         return _in_hook(facts, hook)
     if (facts.op or "").startswith("fsdp.chunk_cat"):
         return _in_policy(facts)
+    if facts.basis == "exchange" and facts.look is not None and facts.look.facts.get("given_finite") is True:
+        return _by_own_call(facts, facts.look)
     if facts.basis != "exchange" or not facts.exchanged or not is_too_large(facts):
         return None
     name = exchange_of(facts)
@@ -70,6 +73,27 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=_advice(facts, name),
         strength=LIKELY if sure else POSSIBLE,
     )
+
+
+def _by_own_call(facts: Facts, look: Looked) -> Cause:
+    """What each rank put into the script's own reduction was seen to be finite."""
+    name, product = exchange_of(facts), look.facts.get("reduce") == "product"
+    dtype = next((dtype_of(one) for one in facts.origin.outputs if one.bad), None) or "float32"
+    does, result = ("multiplies", "product") if product else ("adds up", "sum")
+    end = f"ends at {words.number(LARGEST[dtype])}" if dtype in LARGEST else "has an end"
+    text = f"{reduction_of(look)[len(name) + 2 : -1]}"
+    text = f"{name} {does} what {facts.world} ranks give ({text}): the {result} left {dtype}, which {end}"
+    line = (facts.origin.source or "").strip()
+    called = _called(facts, name)
+    given, module = ("", "dist") if called is None else called[1:]
+    again = "A value that is reduced again and again grows each time"
+    if product and called is not None and "PRODUCT" in line:
+        mean = f"{line.replace('PRODUCT', 'SUM')}\n{given} /= {module}.get_world_size()"
+        help_ = Suggestion(f"Where a mean is meant, add up and divide. {again}: PRODUCT squares it on two ranks.", mean)
+        return Cause("collective_overflow", (text,), (help_,), LIKELY)
+    code = None if called is None or product else f"{given} /= {module}.get_world_size()\n{line}"
+    how = "Where a mean is meant, add up and divide" if product else "Divide before the sum, not after it"
+    return Cause("collective_overflow", (text,), (Suggestion(f"{how}. {again}.", code),), LIKELY)
 
 
 def _in_hook(facts: Facts, hook: str) -> Cause | None:
@@ -160,13 +184,15 @@ def _own_cast(facts: Facts) -> Suggestion | None:
     return None
 
 
-def _called(facts: Facts, name: str) -> tuple[str, str, str] | None:
+def _called(facts: Facts, name: str, *, gradients: bool = False) -> tuple[str, str, str] | None:
     """Return the script's line that calls the exchange by its ``name``, the variable in it, and torch's module."""
     found = fitting.parsed(facts.origin)
     node = None if found is None else found[1]
     given = node.args[0] if isinstance(node, ast.Call) and node.args else None
     # A gradient of a weight in half precision cannot be of another dtype.
-    bound = isinstance(given, ast.Name) or (isinstance(given, ast.Attribute) and given.attr not in {"grad", "data"})
+    bound = isinstance(given, ast.Name) or (
+        isinstance(given, ast.Attribute) and (given.attr == "grad" if gradients else given.attr not in {"grad", "data"})
+    )
     if not isinstance(node, ast.Call) or given is None or not bound:
         return None
     line, (module, _, called) = (facts.origin.source or "").strip(), ast.unparse(node.func).rpartition(".")
@@ -190,6 +216,12 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
         return own, divide
     if called is not None:
         return _in_its_line(name, called)
+    if (called := _called(facts, name, gradients=True)) is not None:
+        line, given, module = called
+        wide = f"Or make the {name} in float32: of a copy in float32, which is copied back behind it."
+        copied = f"total = {given}.float()\n{line.replace(given, 'total', 1)}\n{given}.copy_(total)"
+        divided = Suggestion("Divide before the sum, not after it.", f"{given} /= {module}.get_world_size()\n{line}")
+        return divided, Suggestion(wide, copied)
     if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
         return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
     cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."

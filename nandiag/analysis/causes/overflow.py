@@ -175,7 +175,9 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     # What a wider dtype holds, or torch's own form of it, is no matter of the data.
     wide = dtype == "float16" and _fits_float32(facts)
     mends = (*advice, *data) if wide or _fits_the_line(facts) else (*data, *advice)
-    return Cause("overflow", (text, _OF_DATA), mends, strength, general=general)
+    # What another rank was given may come back as a gradient, by a message.
+    text_of_data = () if "handed_on" in facts.extra else (_OF_DATA,)
+    return Cause("overflow", (text, *text_of_data), mends, strength, general=general)
 
 
 def _of_data(facts: Facts) -> tuple[Suggestion, ...]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
+from nandiag.analysis.causes.mends.scales.reduced import of_least
 from nandiag.analysis.causes.mends.script import bounding, parsing
-from nandiag.analysis.origin import Claim, shown_again
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
-from nandiag.analysis.timeline import Seen, Timeline
+from nandiag.analysis.timeline import Seen, Timeline, shown_again
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.imported import in_names_of_file
@@ -38,6 +39,10 @@ class Background:
     shared: bool = False
 
 
+# What goes wrong at an op where a bound on its input is too small, or 0.
+_BOUNDED = frozenset({"overflow", "division_by_zero"})
+
+
 def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Background) -> Verdict:
     """Return the verdict on a run that was harmed; ``last_finite_step`` is left to :func:`last_finite`."""
     facts = _facts(claim, origin, timeline, background)
@@ -45,6 +50,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     named = [cause for cause in (mechanism, story) if cause is not None]
     chosen = _chosen(story, mechanism)
     advice, after = _advice(facts, mechanism, _suggestions(chosen, named), next_looks(claim, timeline))
+    advice = (*of_least(facts), *advice) if mechanism is not None and mechanism.slug in _BOUNDED else advice
     apart = uneven(background.rates, chosen.slug if chosen else None)
     why = [*(text for cause in named for text in cause.evidence), *apart, *after]
     return Verdict(

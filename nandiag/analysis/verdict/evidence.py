@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.facts import is_again, is_whole
-from nandiag.analysis.origin import Claim, is_given, is_laid
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.seen import look_facts
 from nandiag.analysis.verdict.summary import own_of
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import is_exchanged, way_of
+from nandiag.analysis.ways.spread import given_by, is_by_itself, is_update
 from nandiag.events import Harm, Looked, Skipped, TensorFact, words
 
 _BY_FX = "<eval_with_key>"  # how torch.fx names the files that it makes
@@ -49,14 +50,29 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
     yield from _through_exchange(claim, timeline)
-    yield from (_went_too(other) for other in claim.others if not is_exchanged(other, timeline))
+    yield from _went_too([one for one in claim.others if not is_exchanged(one, timeline)], claim, timeline)
 
 
-def _went_too(other: Seen[Looked]) -> str:
-    site = other.event.site
-    where = words.module(site.module, site.module_class) if site is not None else None
-    how = "by itself" if _is_by_itself(other.event) else f"too, {_given(other.event)}"
-    return f"Rank {other.rank} went bad in the same step {how}" + (f", in {where}." if where else ".")
+def _went_too(others: list[Seen[Looked]], claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield once for all ranks of which the same is to be said; nothing where the spread tells how it came to them."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for other in others:
+        by_itself = is_by_itself(other.event)
+        if not by_itself and _was_given(other, claim, timeline):
+            continue
+        site = other.event.site
+        where = words.module(site.module, site.module_class) if site is not None else None
+        one = "by itself" if by_itself else f"too, {_given(other.event)}"
+        many = "by themselves" if by_itself else f"too, {_given(other.event, several=True)}"
+        alike.setdefault((one, many, f", in {where}." if where else "."), []).append(other.rank)
+    for (one, many, end), ranks in alike.items():
+        yield f"{words.ranks(ranks).capitalize()} went bad in the same step {many if len(ranks) > 1 else one}{end}"
+
+
+def _was_given(other: Seen[Looked], claim: Claim, timeline: Timeline) -> bool:
+    harms = (one for one in timeline.harms if (one.rank, one.attempt) == (other.rank, other.attempt))
+    first = next((one for one in harms if one.event.step == other.event.step), None)
+    return first is not None and given_by(first, claim, {one.rank for one in claim.others}, timeline) is not None
 
 
 def _through_exchange(claim: Claim, timeline: Timeline) -> Iterable[str]:
@@ -92,33 +108,18 @@ def _asked(claim: Claim) -> Iterable[str]:
         yield "On this line the script asked whether it is finite, and ended on the answer: what made it is not known."
 
 
-def _is_by_itself(look: Looked) -> bool:
-    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
-
-    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
-    so may what a weight held when the step began.
-    """
-    held = look.source in STATE and "birth" not in look.facts
-    brought = held or look.source == "outside" or look.facts.get("brought") is True or _is_update(look)
-    brought = brought or "written_in_place" in look.facts
-    return is_laid(look) or not (brought or is_given(look))
-
-
-def _is_update(look: Looked) -> bool:
-    return look.phase == "optimizer" and bool(look.facts.get("parameters"))
-
-
-def _given(look: Looked) -> str:
+def _given(look: Looked, *, several: bool = False) -> str:
     dataset, index = look.facts.get("dataset"), look.facts.get("dataset_index")
-    if _is_update(look):
-        return "in its update"
+    they, were, their = ("they", "were", "their") if several else ("it", "was", "its")
+    if is_update(look):
+        return f"in {their} update{'s' if several else ''}"
     if "written_in_place" in look.facts:
         line = f" in line {look.site.line}" if look.site is not None and look.site.line is not None else ""
-        return f"by what it wrote{line}: whether that came from another rank is not known"
+        return f"by what {they} wrote{line}: whether that came from another rank is not known"
     if look.source in STATE:
         held = "buffer" if look.source == "buffer" else "weight"
-        return f"for a {held} of its own was bad already: from where is not known"
-    known = "by what it was given: from where is not known"
+        return f"for a {held} of {their} own was bad already: from where is not known"
+    known = f"by what {they} {were} given: from where is not known"
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 
 
@@ -165,6 +166,11 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     sizes = sorted(claim.exchanged.items(), key=lambda pair: -pair[1])[:3]
     told = ", ".join(f"{words.number(size)} on rank {rank}" for rank, size in sizes)
     upto = f": up to {told}" if told else ""
+    if claim.confidence == "observed" and claim.look is not None:
+        used = claim.look.event.facts.get("first_used_in")
+        first = f"; {used} is the first to use what came out" if isinstance(used, str) else ""
+        yield f"What each rank put in was finite{first}."
+        return
     way = way_of(claim.look.event) if claim.look is not None and claim.confidence == "reproduced" else None
     if way is not None:
         yield f"What these ranks put in was finite{upto}; it came out bad of {way}."

@@ -92,6 +92,8 @@ def _saved(facts: Mapping[str, object]) -> Iterable[str]:
 
 
 def _by_which_way(look: Looked) -> Iterable[str]:
+    if look.facts.get("gave_before") is True:
+        yield "It gave this to other ranks before in that step: that what it gave then came of it is inferred."
     if look.facts.get("only_way") is True:
         since = look.facts.get("only_since")
         when = f"in the {since} steps before" if isinstance(since, int) else "in this step"
@@ -150,8 +152,14 @@ def _on_what(look: Looked) -> Iterable[str]:
         yield f"Nothing finite was left of the weights: the input above comes of {guess} in their place, a guess."
 
 
+_FINITE = "run again, the step is finite on this rank; "
+
+
 def _sent(look: Looked) -> Iterable[str]:
+    finite, _, rest = (look.reason or "").partition(_FINITE)
     why = f" could not be run again: {look.reason}" if look.reason else " was not run again"
+    if not finite and rest:
+        why = f" was not among what was run again: {rest}"
     yield f"Seen when it was sent; what made it{why}."
     if look.facts.get("by_object") is True:
         yield "That this number is the one that did harm is inferred."

@@ -9,6 +9,7 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE
 from nandiag.analysis.verdict.steady import handed_at, loaded_behind
+from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
 
@@ -107,6 +108,9 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bo
         at, used = replace(origin, step=before), f"used at step {origin.step}"
         return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
     place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
+    if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
+        # No loss is known to be made on this rank: between forward and backward it hands something on.
+        place = f"{_whose(origin)} in {given_of(look)}"
     return f"{born} on {where} in {_code(facts, origin) or place or _place(origin)}"
 
 
@@ -252,9 +256,19 @@ def _exchange_summary(claim: Claim, kind: str, step: str) -> str:
     if claim.confidence == "reproduced" and claim.look is not None:
         kind_of = claim.look.event.facts.get("carried_by") or "a collective"
         return f"{kind} born in the {kind_of} of {words.ranks(claim.ranks)} {step}"
+    if claim.confidence == "observed" and claim.look is not None:
+        return (
+            f"{kind} born in the {reduction_of(claim.look.event)} of {words.ranks(claim.ranks)} {_since(claim, step)}"
+        )
     if claim.received:
         return f"{kind} gradients {step}: those of {words.ranks(claim.ranks)} were too large for their exchange{by}"
     return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite before their exchange{by}"
+
+
+def _since(claim: Claim, step: str) -> str:
+    """Return the step of an exchange, and that of the harm where what it made was kept until then."""
+    made = claim.look.event.facts.get("exchanged_at_step") if claim.look is not None else None
+    return f"at step {made}, used {step}" if isinstance(made, int) and made < claim.step else step
 
 
 def _gradient_summary(claim: Claim, kind: str, step: str) -> str:

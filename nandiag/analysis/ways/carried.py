@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from nandiag.analysis.timeline import Seen, Timeline
-from nandiag.events import Looked, Site, words
+from nandiag.events import Harm, Looked, Sent, Site, words
 
 # What torch calls a group that was given no description.
 _NAMELESS = frozenset({"default_pg", "0", "undefined"})
+_MOST_LINES = 3
+_CALLED = len(("file", "line", "source", "function", "column"))
+# What may leave a dtype that all that goes in fits.
+_GROWS = frozenset({"sum", "product", "avg", "premul_sum"})
+_OPS = {"all_reduce": "c10d.allreduce_.default", "reduce_scatter": "c10d.reduce_scatter_.default",
+        "reduce_scatter_tensor": "c10d._reduce_scatter_base_.default",
+        "reduce_scatter_single": "c10d._reduce_scatter_base_.default"}  # fmt: skip
 
 
 def carried(look: Looked) -> tuple[object, ...] | None:
@@ -46,7 +56,8 @@ def way_of(look: Looked) -> str | None:
     if not isinstance(kind, str) or not ranks:
         return _of_script(look)
     if kind in {"send", "recv"}:
-        return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+        called = look.facts.get("called_in")  # of the sender: what was called here is the receiving
+        return _message(ranks) + (f", in {called}" if isinstance(called, str) else "")
     buckets, number = look.facts.get("buckets"), look.facts.get("number")
     if isinstance(buckets, list):
         return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
@@ -56,9 +67,88 @@ def way_of(look: Looked) -> str | None:
     return f"{kind}{which}{_group(look, ranks)}"
 
 
+def _message(ranks: tuple[int, ...]) -> str:
+    return f"the message that rank {ranks[0]} sent to rank {ranks[-1]}"
+
+
+def of_finite(looks: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
+    """Return what all ranks of a reduction by the script's call got bad of it, each at the line of the call.
+
+    None where the part of one of them is not known to have been finite, or what it got was written into since.
+    """
+    through: dict[tuple[object, ...], dict[int, Seen[Looked]]] = {}
+    for one in looks:
+        facts = one.event.facts
+        handed = facts.get("handed") if one.event.source == "received" else None
+        if not isinstance(handed, list) or not (facts.get("given_finite") is True and facts.get("as_it_came") is True):
+            if one.event.outcome == "found" and one.event.source != "received":
+                return []
+            continue
+        if facts.get("reduce") in _GROWS:
+            through.setdefault((handed[0], tuple(handed[1]), *handed[2:]), {})[one.rank] = one
+    whole = (own for (_, ranks, *_), own in through.items() if isinstance(ranks, tuple) and set(ranks) <= {*own})
+    return [replace(one, event=_at_call(one.event)) for _, one in sorted(next(whole, {}).items())]
+
+
+def reduction_of(look: Looked) -> str:
+    """Return the name of a reduction with its operation."""
+    name, by = look.facts.get("carried_by") or "a reduction", look.facts.get("reduce")
+    return f"{name} ({by.upper()})" if isinstance(by, str) else str(name)
+
+
+def _at_call(look: Looked) -> Looked:
+    called, kind = look.facts.get("called_at"), look.facts.get("carried_by")
+    if not isinstance(called, list) or len(called) != _CALLED:
+        return look
+    file, line, source, function, column = called
+    place = Site(
+        op=_OPS.get(str(kind)), file=file, line=line, source=source, function=function,
+        column=None if column is None else (column[0], column[1]),
+    )  # fmt: skip
+    used = look.site and _line(look.site)
+    return replace(look, site=place, inputs=(), outputs=look.inputs, facts={**look.facts, "first_used_in": used})
+
+
 def _own_line(look: Looked, kind: str) -> str | None:
-    known = look.facts.get("called_in")
+    known, called = look.facts.get("called_in"), look.facts.get("called_at")
+    if isinstance(called, list) and len(called) == _CALLED:
+        return line_of_call(Site(file=called[0], line=called[1], source=called[2]), kind)
     return known if isinstance(known, str) else line_of_call(look.site, kind)
+
+
+def given_ways(harm: Seen[Harm], by: set[int], since: int, timeline: Timeline) -> str | None:
+    """Return in words by which call the ranks ``by`` gave what was bad to the rank of a harm; None where by none.
+
+    Asked for is the newest of what was given from step ``since`` on; what an update left is seen a step late.
+    """
+    last = harm.event.step + (harm.event.phase == "optimizer")
+    near = [one for one in timeline.sent if one.attempt == harm.attempt and since <= one.event.look.step <= last]
+    near = [one for one in near if one.rank in by and one.rank != harm.rank and harm.rank in _takers(one.event)]
+    newest = max((one.event.look.step for one in near), default=since)
+    ways = {(one.event.way, one.event.ranks): one.event for one in near if one.event.look.step == newest}
+    if len(ways) != 1:
+        return None
+    (((way, ranks), _),) = ways.items()
+    lines = dict.fromkeys(line_of_call(one.event.site, way) for one in near if one.event.look.step == newest)
+    where = _either([line for line in lines if line is not None]) if None not in lines else None
+    if way == "send":
+        return _message(ranks) + (f", in {where}" if where else "")
+    group = f" in the group of {words.ranks(ranks)}"
+    return f"the script's {way} in {where},{group}" if where else f"{way}{group}"
+
+
+def _takers(sent: Sent) -> tuple[int, ...]:
+    return sent.ranks[1:] if sent.way == "send" else sent.ranks
+
+
+def _either(lines: list[str]) -> str | None:
+    """Return a few lines as one phrase, the file named once where it is the same; None where they are too many."""
+    if not 0 < len(lines) <= _MOST_LINES:
+        return None
+    files = {line.partition(" of ")[2] for line in lines}
+    if len(files) > 1:
+        return " or ".join(lines)
+    return f"{' or '.join(line.partition(' of ')[0] for line in lines)} of {files.pop()}"
 
 
 def line_of_call(site: Site | None, kind: str) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.ways.alone import with_only_way
+from nandiag.analysis.ways.carried import line_of_call
 from nandiag.analysis.ways.filled import with_filled
 from nandiag.events import Looked, Sent
 
@@ -24,11 +25,25 @@ def with_senders(timeline: Timeline) -> Timeline:
     sent: dict[Key, list[Seen[Sent]]] = {}
     for one in timeline.sent:
         sent.setdefault((one.attempt, *_key_of(one.event)), []).append(one)
+    timeline = replace(timeline, looks=tuple(_with_line(one, sent) for one in timeline.looks)) if sent else timeline
     found = [own for one in timeline.looks for own in _behind(one, sent, timeline.looks)] if sent else []
     if not found:
         return timeline
-    every = sorted((*timeline.looks, *_once(found)), key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))
+    every = sorted(
+        (*timeline.looks, *(_with_line(one, sent) for one in _once(found))),
+        key=lambda one: (one.attempt, one.event.step, one.rank, one.seq),
+    )
     return replace(timeline, looks=tuple(every))
+
+
+def _with_line(received: Seen[Looked], sent: dict[Key, list[Seen[Sent]]]) -> Seen[Looked]:
+    """Return a look with the line at which the message that brought it was given, where a rank told that."""
+    key = None if "called_in" in received.event.facts else _key(received.event)
+    told = sent.get((received.attempt, *key), ()) if key is not None else ()
+    line = next((line for one in told if (line := line_of_call(one.event.site, one.event.way))), None)
+    if line is None:
+        return received
+    return replace(received, event=replace(received.event, facts={**received.event.facts, "called_in": line}))
 
 
 def _once(found: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
@@ -50,13 +65,29 @@ def _behind(
             if one.rank in told:
                 continue
             told.add(one.rank)
-            look = one.event.look
+            look = _led_back(one, sent)
             facts = {**look.facts, **only, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
             if one.rank in ranks and look.step < step:  # it came to this step as well, and so counts alike
                 facts["made_at_step"] = look.step
             found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))
             waiting.append(found[-1])
     return found
+
+
+def _led_back(one: Seen[Sent], sent: dict[Key, list[Seen[Sent]]]) -> Looked:
+    """Return the look at what a rank gave; of what was seen only as it went that at what it gave before in the step."""
+    look = one.event.look
+    if look.method != "message" or look.facts.get("by_object") is True:
+        return look
+    every = (other for many in sent.values() for other in many)
+    before = [
+        other for other in every if (other.rank, other.attempt) == (one.rank, one.attempt) and other.seq < one.seq
+    ]
+    own = (other.event.look for other in sorted(before, key=lambda other: other.seq))
+    made = next(
+        (other for other in own if (other.step, other.outcome, other.source) == (look.step, "found", "op")), None
+    )
+    return look if made is None else replace(made, facts={**made.facts, "gave_before": True})
 
 
 def _key(look: Looked) -> Key | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nandiag.analysis.origin import Claim
+from nandiag.analysis.origin import Claim, is_given, is_laid
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
-from nandiag.analysis.ways.carried import is_exchanged, way_of
-from nandiag.events import Harm, words
+from nandiag.analysis.ways.carried import given_ways, is_exchanged, way_of
+from nandiag.events import Harm, Looked, words
 
 MAX_SPREAD = 32
 EXCHANGE = "the gradient exchange"
@@ -28,17 +28,20 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     hit: set[tuple[int, str]] = set()
     gradients_at: set[int] = set()
     sharded: set[int] = set()
+    alone = {one.rank for one in claim.others if is_by_itself(one.event)}
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
     for one in timeline.harms:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
         via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
+        via = via or given_by(one, claim, {rank for rank, _ in hit}, timeline)
         hit.add((one.rank, what))
         sharded |= {one.rank} if _is_sharded(one.event) else set()
         gradients_at |= {one.event.step} if what == "gradient" else set()
         apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
-        if not apart and not _is_origin(one, claim):
+        own = via is None and one.event.step == claim.step and one.rank in alone
+        if not apart and not own and not _is_origin(one, claim):
             key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
     return tuple(
@@ -84,6 +87,16 @@ def _named(one: Seen[Harm], via: str | None, claim: Claim, timeline: Timeline) -
     return via
 
 
+def given_by(one: Seen[Harm], claim: Claim, hit: set[int], timeline: Timeline) -> str | None:
+    """Return the call by which a rank of the origin, or one that was ``hit`` before, gave to this one what was bad."""
+    if one.rank in claim.ranks:
+        return None
+    gave = {sent.rank for sent in timeline.sent if sent.attempt == one.attempt} - {one.rank}
+    own = gave & set(claim.ranks)
+    by = own and given_ways(one, own, claim.step, timeline)
+    return by or given_ways(one, gave & hit or gave, claim.step, timeline)
+
+
 def _names(harm: Harm) -> tuple[str, ...]:
     """Return the buffers by name: nothing else in a report tells which of a model's many it was."""
     return tuple(fact.name for fact in harm.tensors if fact.name and fact.bad) if harm.what in BUFFERS else ()
@@ -94,6 +107,8 @@ def _is_origin(one: Seen[Harm], claim: Claim) -> bool:
     if one.rank not in claim.ranks or one.event.step != claim.step:
         return False
     made = claim.basis == "look" and claim.look is not None and claim.look.event.source == "op"
+    if made and claim.look is not None and claim.look.event.facts.get("weight") in _names(one.event):
+        return True  # its birth is the origin
     if made and one.event.what in BUFFERS:
         return False  # what an op made was written into it
     return one.event.what not in STATE or (claim.harm is not None and one.event.what == claim.harm.event.what)
@@ -112,3 +127,20 @@ def _via(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]]) -> str | None
     # What an optimizer leaves bad while the weights stay finite stops these weights: no loss comes through it.
     held = {what for what in STATE if what != "optimizer_state" and (one.rank, what) in hit}
     return None if not held else BUFFER if held == {"buffer"} else WEIGHTS
+
+
+def is_by_itself(look: Looked) -> bool:
+    """Whether a rank was seen to make what is bad: not of values, or of a number, that came from somewhere.
+
+    An update is made of gradients, which may be those of all ranks; what was written last may have come from one, and
+    so may what a weight held when the step began.
+    """
+    held = look.source in STATE and "birth" not in look.facts
+    brought = held or look.source == "outside" or look.facts.get("brought") is True or is_update(look)
+    brought = brought or "written_in_place" in look.facts
+    return is_laid(look) or not (brought or is_given(look))
+
+
+def is_update(look: Looked) -> bool:
+    """Whether what a look found is the update of an optimizer."""
+    return look.phase == "optimizer" and bool(look.facts.get("parameters"))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nandiag.events import Looked, Sent, Site, words
 from nandiag.runtime.births.told import tell
-from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Message, Post, given_to
+from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Filling, Message, Post, given_to
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchange.exchanged import OPS
 from nandiag.runtime.evidence.explain import site_of
@@ -67,10 +67,11 @@ class Handed:
                 continue
             if part.asked and ARRIVALS.newest is None:
                 ARRIVALS.newest = part.message
+            filling = Filling(calls[0], finite=False) if len(calls) == 1 else None
             with quiet():
                 for tensor in part.asked:
-                    ARRIVALS.note(tensor, part.message)
-                bad = next((one for one in part.given if self._is_harmful(births, one)), None)
+                    ARRIVALS.note(tensor, part.message, filling)
+                bad = self._first_bad(births, part.given, filling)
             if bad is not None and self._may_be_meant(bad):
                 self._tell_computed(part.message, bad, caller)
             elif bad is not None and self._may_tell(caller):
@@ -98,9 +99,21 @@ class Handed:
         return self._told[line] <= _MOST_OF_A_LINE and len(self._told) <= _MOST_LINES
 
     @staticmethod
-    def _is_harmful(births: Births, tensor: Tensor) -> bool:
-        """What lies on a device is not waited for."""
-        return tensor.device.type == "cpu" and tensor.is_floating_point() and births.record.finds_bad(tensor)
+    def _first_bad(births: Births, given: Sequence[Tensor], filling: Filling | None) -> Tensor | None:
+        """Return the first that is bad, and note in ``filling`` where all are known not to be.
+
+        What lies on a device is not waited for.
+        """
+        unknown = not given
+        for one in given:
+            here = one.device.type == "cpu" and one.is_floating_point()
+            bad = births.record.finds_bad(one) if here else None
+            if bad:
+                return one
+            unknown = unknown or bad is None
+        if filling is not None:
+            filling.finite = not unknown
+        return None
 
     @staticmethod
     def _may_be_meant(tensor: Tensor) -> bool:

@@ -219,11 +219,11 @@ class Record:
             return None if is_bad(given) else FINITE
         return Waiting(call, given, None, [None])
 
-    def finds_bad(self, tensor: Tensor) -> bool:
-        """Whether ``tensor`` is bad, as far as there is time to look; reads the host."""
+    def finds_bad(self, tensor: Tensor) -> bool | None:
+        """Whether ``tensor`` is bad, None where there is no time to look; reads the host."""
         data = local(tensor)
         if data is None or data.nbytes / self._bytes_a_second > self.left():
-            return False
+            return None
         began = self._now()
         found = is_bad(data)
         self.spent += self._now() - began

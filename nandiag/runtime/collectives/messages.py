@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.collectives.ring import Call, Group, argument
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.frames import USER, Frame, columns, kind_of, source
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
@@ -34,6 +35,7 @@ EXCHANGES = {
     "all_to_all_single": ((1, "input"), (0, "output")),
 }  # fmt: skip
 ALL_GIVE = frozenset(EXCHANGES)
+_REDUCES = frozenset(name for name in EXCHANGES if "reduce" in name)
 _LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
 _MOST = 1024
 # Ways to count: a script may give each step's messages a tag of their own.
@@ -67,6 +69,42 @@ class Part(NamedTuple):
     asked: list[Tensor]
 
 
+class Filling:
+    """The call that fills memory; ``finite``: what this rank gave to it was looked at, and was finite."""
+
+    __slots__ = ("call", "finite")
+
+    def __init__(self, call: Call, *, finite: bool) -> None:
+        self.call = call
+        self.finite = finite
+
+    def facts(self) -> dict[str, object]:
+        """Return what a look tells of it."""
+        return {
+            "given_finite": self.finite,
+            "exchanged_at_step": self.call.step,
+            **_reduced(self.call),
+            **_called_at(self.call.frame),
+        }
+
+
+def _reduced(call: Call) -> dict[str, object]:
+    """Return by which operation it reduces; the enum in a ReduceOp has a name, and itself prints with an address."""
+    if call.op not in _REDUCES:
+        return {}
+    return {"reduce": "sum" if call.reduce is None else str(getattr(call.reduce, "op", call.reduce))
+            .rpartition(".")[2].lower()[:40]}  # fmt: skip
+
+
+def _called_at(frame: Frame | None) -> dict[str, object]:
+    if frame is None or kind_of(frame.file) != USER:
+        return {}
+    line, column = frame.line, None
+    if (at := columns(frame)) and at[0] == line:
+        column = list(at[1:])
+    return {"called_at": [frame.file, line, source(frame, line), frame.code.co_name, column]}
+
+
 class Arrivals:
     """By which message the memory that was given last to be filled is filled.
 
@@ -75,9 +113,9 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.newest: Message | None = None
-        self._by_memory: dict[int, tuple[Message | None, StorageWeakRef, int]] = {}
+        self._by_memory: dict[int, tuple[Message | None, StorageWeakRef, int, Filling | None]] = {}
 
-    def note(self, tensor: Tensor, message: Message | None) -> None:
+    def note(self, tensor: Tensor, message: Message | None, filling: Filling | None = None) -> None:
         """The memory of ``tensor`` is to be filled by ``message``."""
         key = storage(tensor)
         if key is None:
@@ -85,7 +123,13 @@ class Arrivals:
         self._by_memory.pop(key, None)
         if len(self._by_memory) >= _MOST:
             self._by_memory.pop(next(iter(self._by_memory)))
-        self._by_memory[key] = message, StorageWeakRef(held_of(tensor).untyped_storage()), version_of(tensor)
+        memory = StorageWeakRef(held_of(tensor).untyped_storage())
+        self._by_memory[key] = message, memory, version_of(tensor), filling
+
+    def pass_on(self, tensor: Tensor, copy: Tensor) -> None:
+        """What is known of ``tensor`` is true of its ``copy``."""
+        message, _, _, filling = self._by_memory.get(storage(tensor) or 0) or (None, None, 0, None)
+        self.note(copy, message, filling)
 
     def of(self, tensor: Tensor) -> Message | None:
         """Return the message; of memory that was handed out again since, that of whoever had it before."""
@@ -94,9 +138,17 @@ class Arrivals:
 
     def still(self, tensor: Tensor) -> Message | None:
         """Return the message, perhaps of an earlier step, where nothing has written into the memory since."""
-        message, memory, version = self._by_memory.get(storage(tensor) or 0) or (None, None, 0)
+        message, memory, version, _ = self._by_memory.get(storage(tensor) or 0) or (None, None, 0, None)
         same = memory is not None and not memory.expired() and version == version_of(tensor)
         return message if same else None
+
+    def facts_of(self, tensor: Tensor) -> dict[str, object]:
+        """Return what a look tells of the message, and of the call that filled the memory; nothing where none did."""
+        message, _, _, filling = self._by_memory.get(storage(tensor) or 0) or (None, None, 0, None)
+        if message is None:
+            return {}
+        called = {} if filling is None else {**filling.facts(), "as_it_came": self.still(tensor) is not None}
+        return {**message.facts(), **called}
 
 
 ARRIVALS = Arrivals()

@@ -35,7 +35,7 @@ def with_heard(looked: Looked) -> Looked:
     number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
     brought = looked.source in _SOURCES or looked.facts.get("brought") is True
     if not (brought or number) or any(looked.facts.get(name) is not None for name in _KNOWN):
-        return looked
+        return _arrived(looked) if _is_taken_in(looked) else looked
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
     able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
@@ -126,9 +126,14 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
     return replace(known, method="tape", site=fetched.made.site, facts=facts, reason=reason)
 
 
+def _is_taken_in(looked: Looked) -> bool:
+    """Whether torch made a tensor of Python's numbers there, as it was given them: in a list, say."""
+    return looked.source == "op" and looked.site is not None and looked.site.op == "aten.lift_fresh.default"
+
+
 def _arrived(looked: Looked) -> Looked:
     """Return ``looked``, as received where such a number had come in an object of another rank's shortly before."""
-    harmed = [fact for fact in looked.inputs if fact.bad and looked.source != "op"]
+    harmed = [fact for fact in looked.inputs if fact.bad and (looked.source != "op" or _is_taken_in(looked))]
     nan = any(fact.nan for fact in harmed) or any(map(math.isnan, numbers_in(looked)))
     message = None if _CAME & looked.facts.keys() else OBJECTS.of(looked.step, harmed, nan=nan)
     if message is None:

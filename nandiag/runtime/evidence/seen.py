@@ -269,8 +269,7 @@ class Evidence:
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
         facts: dict[str, object] = {"first_used_by": str(op.func)}
-        arrival = ARRIVALS.of(tensor) if source == "received" else None
-        facts |= {} if arrival is None else arrival.facts()
+        facts |= ARRIVALS.facts_of(tensor) if source == "received" else {}
         if named is not None and named.what in {"parameter", "buffer"}:
             site = at_module(site, named)
         own = name_of(tensor, op.spot.frames) if named is None else None

@@ -207,7 +207,7 @@ def _as_made(capture: Capture, name: str, tensor: Tensor, caller: FrameType) -> 
     if entry is not None and is_weight(tensor):
         entry.in_place = True
     capture.received.add(after.after.untyped_storage()._cdata)
-    ARRIVALS.note(after.after, ARRIVALS.of(tensor))
+    ARRIVALS.pass_on(tensor, after.after)
 
 
 def _mingled(

@@ -41,6 +41,8 @@ def left(facts: Facts, op: str) -> Cause:
 
 def _received(facts: Facts) -> tuple[Suggestion, ...]:
     """Say so where it may be another rank that is to send it: zeros would train these ranks on them, and nobody see."""
+    if "handed_on" in facts.extra:
+        return ()  # it is what this rank sends
     if facts.world <= len(facts.origin.ranks) or facts.origin.phase not in {"data", "init"}:
         return ()
     return (Suggestion(_UNSENT.format(words.ranks(facts.origin.ranks))),)

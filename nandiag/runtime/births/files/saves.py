@@ -156,7 +156,7 @@ class Saves:
     def _is_harmful(self, name: str, tensor: Tensor) -> bool:
         """-Inf alone is a mask, and one number may be the best loss so far where it is not called as parameters are."""
         may_be = tensor.is_floating_point() and (tensor.numel() > 1 or "." in _key(name))
-        return may_be and self._record.finds_bad(tensor) and not fact(tensor).only_neginf
+        return may_be and bool(self._record.finds_bad(tensor)) and not fact(tensor).only_neginf
 
     def _birth(self, tensor: Tensor, tape: Tape | None) -> Birth | None:
         made = None if tape is None else tape.maker(tensor)

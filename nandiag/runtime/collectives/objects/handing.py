@@ -88,10 +88,11 @@ class Objects:
         step = self._capture.tape.step
         spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
         with quiet():
+            site = site_of(spot, None)
             numbers = fact(torch.tensor([one.value for one in bad], dtype=torch.float64), bad[0].way)
             looked = Looked(
                 outcome="found", method="message", step=step, micro_step=spot.micro_step, phase="collective",
-                source="outside", site=site_of(spot, None), inputs=(numbers,), facts={"by_object": True},
+                source="outside", site=site, inputs=(numbers,), facts={"by_object": True},
             )  # fmt: skip
             looked = with_heard(looked)
-        RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked), urgent=True)
+        RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked, site), urgent=True)

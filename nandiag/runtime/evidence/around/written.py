@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from nandiag.events.site import Meaning, Written
+from nandiag.events.site import Meaning, Reduced, Written
 from nandiag.runtime.evidence.around.place import Function, Place
 from nandiag.runtime.evidence.around.unchanged import bound, called
 from nandiag.runtime.frames import USER, Frame
@@ -16,6 +16,8 @@ from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _MOST_NAMES, _MOST_LINES = 6, 6
 _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
+# Collectives that fill what they are given first.
+_FILLS = frozenset({"all_reduce", "reduce", "broadcast", "recv", "irecv", "scatter"})
 _NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
 
 
@@ -29,7 +31,7 @@ def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
     for text in dict.fromkeys([*list(texts)[:_MOST_NAMES], *aliased]):
         lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)))
         if 0 < len(lines) <= _MOST_LINES:
-            yield Written(text, tuple(lines))
+            yield Written(text, tuple(lines), tuple(_reduced(place, text.rpartition(".")[2], lines)))
 
 
 def _of_name(place: Place, name: str) -> Iterator[int]:
@@ -83,7 +85,17 @@ def _changes(node: ast.AST, name: str) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     own = called(node)
+    if own in _FILLS and node.args and _last(node.args[0]) == name:
+        return True
     return own.endswith("_") and not own.endswith("__") and own != "requires_grad_" and _last(node.func.value) == name
+
+
+def _reduced(place: Place, name: str, lines: list[int]) -> Iterator[Reduced]:
+    """Yield the calls on ``lines`` that fill ``name`` by a reduction, and say by which operation."""
+    for node in nodes_of(place.nodes[0]):
+        fills = isinstance(node, ast.Call) and called(node) in _FILLS and _changes(node, name)
+        if fills and _line(node) in lines and "ReduceOp" in (text := ast.unparse(node)) and len(text) <= _LONGEST:
+            yield Reduced(_line(node), text)
 
 
 def _last(node: ast.AST) -> str | None:

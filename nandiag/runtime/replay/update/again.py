@@ -355,7 +355,7 @@ def last_write(bad: list[Tensor], step: int, entries: list[Entry], why: str = _F
     message = ARRIVALS.still(target)
     if message is not None:  # a collective has written there since
         return Looked("found", "tape", step, phase="optimizer", source="received", inputs=(fact(target),),
-                      facts=message.facts())  # fmt: skip
+                      facts=ARRIVALS.facts_of(target))  # fmt: skip
     frames: tuple[Frame, ...] = entry.frames
     return Looked(
         outcome="found", method="tape", step=step, phase="optimizer", source="op",

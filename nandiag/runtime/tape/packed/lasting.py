@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GONE = "what was made before an earlier update is gone, and could not be compared with what was made again"
 OTHERWISE = "what was made before an earlier update did not come out as it had been"
-UNSEEN = "what others than torch may have written into did not come out as it had been"
+UNSEEN = "memory that numpy, C or another rank may write into held other numbers by then"
 ANEW = (
     "where it had been finite it gave other numbers, so that something went in which could not be put back, such as a "
     "generator or a counter of the script's own"

@@ -13,7 +13,7 @@ from torch import nn
 from nandiag.events import Looked, Next, Sent
 from nandiag.runtime.births import record
 from nandiag.runtime.collectives import messages
-from nandiag.runtime.collectives.messages import Message, Post
+from nandiag.runtime.collectives.messages import ARRIVALS, Message, Post
 from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.numeric.warned import HEARD
@@ -407,3 +407,26 @@ def test_what_a_rank_has_broadcast_is_made_again_by_itself(work, alone, next_pla
     assert (looked.outcome, looked.source, looked.site.line) == ("found", "op", line_of("# a column of one number"))
     following = worker.events(Next)
     assert [one.look.outcome for one in following] == ["finite"], following
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_a_reduction_filled_tells_its_call_and_that_what_was_given_was_finite(work, alone, written):
+    work()
+    temp = torch.tensor(1.02)
+    dist.all_reduce(temp, op=dist.ReduceOp.PRODUCT)  # of temperatures
+    if written:
+        temp.mul_(2.0)
+    facts = ARRIVALS.facts_of(temp)
+    file, line, source, function, _ = facts["called_at"]
+    assert (file, line) == (__file__, line_of("# of temperatures"))
+    assert "PRODUCT" in source
+    assert function.startswith("test_what_a_reduction")
+    told = facts["reduce"], facts["given_finite"], facts["as_it_came"], facts["carried_by"]
+    assert told == ("product", True, not written, "all_reduce")
+
+
+def test_what_a_reduction_was_given_bad_is_not_said_to_be_finite(work, alone):
+    work()
+    temp = torch.tensor(float("nan"))
+    dist.all_reduce(temp)
+    assert (ARRIVALS.facts_of(temp)["given_finite"], ARRIVALS.facts_of(temp)["reduce"]) == (False, "sum")

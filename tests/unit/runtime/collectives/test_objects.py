@@ -67,6 +67,7 @@ def test_the_rank_that_put_it_in_tells_so(work, share, bad):
     assert (sent.look.step, sent.look.method, sent.look.facts["by_object"]) == (2, "message", True)
     if share is gathered:
         assert (sent.way, sent.look.site.line) == ("all_gather_object", line_of("# gathered here"))
+        assert sent.site.line == line_of("# gathered here")
     look = worker.looked[0]
     assert (look.source, look.step) == ("received", 2)
     assert look.facts["handed"] == [sent.way, [0], sent.number, sent.group]
@@ -172,3 +173,19 @@ def test_words_whole_and_finite_numbers_are_not_looked_into(monkeypatch):
     held = {"seen": [*range(200), *map(str, range(200)), None, True, 0.5], "auc": [NAN, 1.0]}
     assert [one.way for one in numbers.bad_numbers(held)] == ["['auc'][0]"]
     assert len(asked) == 4  # the three that hold them, and the one bad number
+
+
+@pytest.mark.parametrize("bad", [[float("nan")] * 4, [1.0, float("nan"), 1.0, 1.0]])
+def test_numbers_of_a_list_that_torch_takes_in_came_with_the_object(work, bad):
+    """``torch.tensor`` of a list that another rank gave: where it was taken in is no birth."""
+    worker = work()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for std in ([1.0] * 4, [1.0] * 4, bad):
+        got = torch.tensor(broadcast({"std": std})["std"])
+        optimizer.zero_grad()
+        model(torch.ones(2, 4) / got).square().mean().backward()
+        optimizer.step()
+    (sent,) = worker.events(Sent)
+    look = worker.looked[0]
+    assert (look.source, look.facts["handed"]) == ("received", [sent.way, [0], sent.number, sent.group])

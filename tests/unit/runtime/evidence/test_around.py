@@ -8,6 +8,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from nandiag.events import Meaning
+from nandiag.events.site import Reduced
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.around.place import torch_by
 from nandiag.runtime.evidence.around.written import set_by_class
@@ -247,6 +248,17 @@ def test_where_a_variable_of_the_function_is_written(run):
         "scale = 9\nfound = f()\n"
     )
     assert lines(run(text)) == {"scale": (2, 6)}
+
+
+def test_a_collective_writes_what_it_is_given_first(run):
+    text = (
+        "import types\nclass ReduceOp:\n    MIN = 1\ndist = types.SimpleNamespace(all_reduce=lambda *a, **k: 0)\n"
+        "def f():\n    peak = 2.0\n    dist.all_reduce(peak, op=ReduceOp.MIN)\n    other = dist.all_reduce(3, peak)\n"
+        "    return probe(1 / peak)\nfound = f()\n"
+    )
+    found = run(text)
+    assert lines(found) == {"peak": (6, 7)}
+    assert [one.reduced for one in found.written] == [(Reduced(7, "dist.all_reduce(peak, op=ReduceOp.MIN)"),)]
 
 
 def test_where_a_variable_of_the_file_is_written(run):
