@@ -28,8 +28,8 @@ _LARGEST, _MOST_ELEMENTS = 1 << 16, 1 << 20
 _MOST_ITEMS = 4096
 # Part of the time that packing may take, and what it has beforehand, in seconds.
 _SHARE, _CREDIT = 0.01, 0.02
-_SIMPLE = frozenset({int, float, bool, str, bytes, type(None), complex})
-_KEYS = _SIMPLE | {torch.dtype, torch.device, type}
+_SIMPLE = (int, float, bool, str, bytes, type(None), complex)
+_KEYS = (*_SIMPLE, torch.dtype, torch.device, type)
 _ABSENT = object()
 
 

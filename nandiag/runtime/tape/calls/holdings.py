@@ -14,6 +14,7 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn, strided
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.belongings.reach import is_of_script
 from nandiag.runtime.leaves import is_leaf
@@ -26,7 +27,7 @@ _LARGEST = 1 << 20
 INNER = frozenset(vars(nn.Module()))
 MAPS, LISTS = (dict, OrderedDict, defaultdict), (list, deque)
 _BARE = frozenset({object, ABC, Generic, Protocol})
-_HOLDERS = frozenset({*MAPS, *LISTS, tuple})
+_HOLDERS = (*MAPS, *LISTS, tuple)  # no set: a class of the script's may have no hash
 # The keys that lead from what a name stands for to what lies within; positions in lists count from the end.
 Way: TypeAlias = tuple[Hashable, ...]
 
@@ -177,16 +178,16 @@ def is_plain_object(kind: type[Any]) -> bool:
 
     All that makes it is the script's: what a base of a library's, or of Python's, keeps beside them is not seen.
     """
-    known = _plain_objects.get(kind)
+    known: bool | None = _plain_objects.get(kind)
     if known is None:
         plain = _home(kind, "__getattribute__") is object and _home(kind, "__setattr__") is object
         whole = kind.__dictoffset__ != 0 and kind.__weakrefoffset__ != 0 and not hasattr(kind, "__del__")
-        own = all(is_of_script(base) or base in _BARE for base in kind.__mro__)
+        own = all(is_of_script(base) or any(base is one for one in _BARE) for base in kind.__mro__)
         known = _plain_objects[kind] = plain and whole and own
     return known
 
 
-_plain_objects: weakref.WeakKeyDictionary[type[Any], bool] = weakref.WeakKeyDictionary()
+_plain_objects = WeakIdKeyDictionary()  # classes of the script's: one may have no hash
 
 
 def _home(kind: type[Any], name: str) -> type[Any]:
@@ -199,7 +200,7 @@ def _shared_by(kind: type) -> Iterator[Place]:
 
     Or that a function names which it calls.
     """
-    yield from _held({name: value for name, value in vars(kind).items() if type(value) in {dict, list}})
+    yield from _held({name: value for name, value in vars(kind).items() if type(value) in (dict, list)})
     forward = kind.forward  # type: ignore[attr-defined]
     if not isinstance(forward, FunctionType):
         return
@@ -222,14 +223,14 @@ def _written_by(hook: Any) -> Iterator[Place]:
         yield from _held({name: cell.cell_contents for name, cell in cells if _is_filled(cell)})
         names = hook.__globals__
         for name in hook.__code__.co_names:
-            if type(names.get(name)) in {dict, list}:
+            if type(names.get(name)) in (dict, list):
                 yield Place(_always(names), "", name, bound=True)
 
 
 def _held(names: dict[str, Any]) -> Iterator[Place]:
     """Yield what cannot be bound anew: what a closure or a class holds."""
     for name, value in names.items():
-        if type(value) in {dict, list}:
+        if type(value) in (dict, list):
             yield Place(_always({name: value}), "", name, bound=False)
         elif not issubclass(type(value), (type, Tensor, FunctionType, MethodType)):
             yield from _attributes(value)

@@ -19,7 +19,7 @@ from nandiag.runtime.tape.entry import ROOT, Entry
 
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), range, slice, type(Ellipsis), type(NotImplemented))
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.Size, torch.memory_format, torch.Generator)
-_LEAVES = frozenset({*_NUMBERS, *_OF_TORCH})
+_LEAVES = (*_NUMBERS, *_OF_TORCH)
 _NAMESPACES = (Namespace, SimpleNamespace)
 _MANY = (*LISTS, tuple, set, frozenset)
 # Of what is larger than the first, or of more objects than that in all, it is not known.
@@ -74,7 +74,7 @@ def _of_container(one: Any, kind: type[Any]) -> list[Any] | None:
 def _of_module(module: nn.Module) -> list[Any]:
     own = [value for name, value in vars(module).items() if name not in INNER]
     methods = [one for base in type(module).__mro__ if is_of_script(base) for one in vars(base).values()]
-    return [*own, *(one for one in methods if type(one) in {FunctionType, list, dict})]
+    return [*own, *(one for one in methods if type(one) in (FunctionType, list, dict))]
 
 
 def _of_others(one: Any, kind: type[Any]) -> Iterable[Any] | None:

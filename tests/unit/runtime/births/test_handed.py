@@ -216,7 +216,7 @@ def test_running_again_is_within_a_share_of_the_time(work, alone, monkeypatch):
         time.sleep(0.02)
         looks.append(case)
 
-    monkeypatch.setattr(worker.sentinel.looker._examiner, "examine_handed", look)
+    monkeypatch.setattr(worker.sentinel.looker.examiner, "examine_handed", look)
     hand(*(torch.full((4,), torch.nan) for _ in range(100)))
     assert len(looks) == 2
     assert len(worker.events(Sent)) == 16

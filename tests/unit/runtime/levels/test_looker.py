@@ -60,7 +60,7 @@ def test_the_next_harm_is_seen_as_it_happens(work):
 def test_what_may_be_told_to_nobody_takes_no_longer_than_a_replay_may(work, monkeypatch, step, most):
     worker, asked = work(), []
     looker = worker.sentinel.looker
-    monkeypatch.setattr(looker._examiner, "examine_handed", asked.append)
+    monkeypatch.setattr(looker.examiner, "examine_handed", asked.append)
     worker.capture.step_seconds = step
     looker.examine_handed(torch.ones(1))
     assert [one.seconds for one in asked] == [most]

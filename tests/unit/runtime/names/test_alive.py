@@ -59,6 +59,15 @@ def test_nothing_is_left_behind_that_only_a_collection_takes_away():
     assert gc.collect() < 10
 
 
+def test_no_audit_hook_is_called_for_each_object():
+    """It is Python that runs, and with it other threads: replays have one, to hear of files that are opened."""
+    heard, hears = set(), [True]
+    sys.addaudithook(lambda event, _: heard.add(event) if hears else None)  # there is no taking it off
+    alive(Own)
+    hears.clear()
+    assert heard <= {"gc.get_objects"}
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_collections_are_as_the_script_has_them(enabled):
     (gc.enable if enabled else gc.disable)()

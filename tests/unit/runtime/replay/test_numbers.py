@@ -131,7 +131,7 @@ def test_where_several_steps_lines_made_such_numbers_none_is_named(work):
 
 def test_numbers_that_do_no_harm_are_looked_at_once_for_a_line(work, monkeypatch):
     worker = work()
-    examiner, looks = worker.sentinel.looker._examiner, []
+    examiner, looks = worker.sentinel.looker.examiner, []
     look = examiner.examine_handed
     monkeypatch.setattr(examiner, "examine_handed", lambda case: looks.append(case) or look(case))
 

@@ -176,7 +176,7 @@ def test_what_was_written_into_since_is_not_run_again_without_the_model(work):
 @pytest.fixture
 def looks(work, monkeypatch):
     """Count the looks at how a rate was made that run a model again."""
-    examiner, found = work(on_anomaly="continue").sentinel.looker._examiner, []
+    examiner, found = work(on_anomaly="continue").sentinel.looker.examiner, []
     look = examiner.examine_handed
     monkeypatch.setattr(examiner, "examine_handed", lambda case: found.extend([case][case.apart :]) or look(case))
     return found
