@@ -14,7 +14,6 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn, strided
-from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.belongings.reach import is_of_script
 from nandiag.runtime.leaves import is_leaf
@@ -178,7 +177,9 @@ def is_plain_object(kind: type[Any]) -> bool:
 
     All that makes it is the script's: what a base of a library's, or of Python's, keeps beside them is not seen.
     """
-    known: bool | None = _plain_objects.get(kind)
+    if type(kind).__hash__ is None:  # its metaclass says what it equals, and no more
+        return False
+    known = _plain_objects.get(kind)
     if known is None:
         plain = _home(kind, "__getattribute__") is object and _home(kind, "__setattr__") is object
         whole = kind.__dictoffset__ != 0 and kind.__weakrefoffset__ != 0 and not hasattr(kind, "__del__")
@@ -187,7 +188,7 @@ def is_plain_object(kind: type[Any]) -> bool:
     return known
 
 
-_plain_objects = WeakIdKeyDictionary()  # classes of the script's: one may have no hash
+_plain_objects: weakref.WeakKeyDictionary[type[Any], bool] = weakref.WeakKeyDictionary()
 
 
 def _home(kind: type[Any], name: str) -> type[Any]:
