@@ -10,6 +10,7 @@ import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,11 +27,14 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import Frame, best
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import fact, is_bad, local
+from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.rerun import Player
 from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.written import VIEWS, written_by
 from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import generators
 
 if TYPE_CHECKING:
@@ -168,15 +172,20 @@ class Saves:
 
 
 def _again(maker: Entry, index: int) -> Op | None:
-    """Make what the script computed without modules again, and return the op that made it bad of finite values."""
+    """Make what the script computed without modules again, and return the op that made it bad of finite values.
+
+    What it wrote into weights, say, is there already, and not written a second time: a copy stands in for each.
+    """
     entries = sorted(ancestors([maker]), key=lambda entry: entry.number)
-    if len(entries) > _MOST_CALLS or any(entry.kind != CALL for entry in entries):
+    if len(entries) > _MOST_CALLS or any(entry.kind != CALL for entry in entries) or _reads_before_a_write(entries):
         return None
     tracer = Tracer({}, joint=False)
     states = generators(full=True)
     try:
-        with torch.no_grad(), tracer:
-            outputs = Player(tracer, {}, []).play(entries, phases_of(entries)).outputs.get(id(maker), [])
+        with closing(Overwritten(ends=False)) as tracer.overwritten, torch.no_grad(), tracer:
+            with tracer.still():
+                instead = {id(one): one.detach().clone() for _, one in written_by(entries)}
+            outputs = Player(tracer, instead, []).play(entries, phases_of(entries)).outputs.get(id(maker), [])
     except (Exception, Refused):  # what cannot be made again shows nothing
         return None
     finally:
@@ -184,6 +193,14 @@ def _again(maker: Entry, index: int) -> Op | None:
     op = tracer.writer(outputs[index]) if index < len(outputs) else None
     found = origin([op]) if op is not None else None
     return found.op if found is not None and found.source == OP else None
+
+
+def _reads_before_a_write(entries: list[Entry]) -> bool:
+    """Whether one of these takes in what a later one writes into: what it held then is gone."""
+    last = {id(one): entry.number for entry, one in written_by(entries)}
+    reading = [entry for entry in entries if not (entry.in_place or entry.name in VIEWS)]
+    read = ((entry, word.get()) for entry in reading for word in entry.words if type(word) is Given)
+    return any(entry.number < last.get(id(one), -1) for entry, one in read)
 
 
 def _told(key: str, path: str, call: Call, saved: Saved | None) -> Birth:

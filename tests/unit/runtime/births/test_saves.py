@@ -300,3 +300,40 @@ def test_a_file_is_not_blamed_for_a_weight_that_was_seen_finite_since_it_was_loa
     look = found(worker)
     assert look.step == 5
     assert "file" not in look.facts, look
+
+
+def scaled(model, factor, *, by_data):
+    with torch.no_grad():
+        for one in model.parameters():
+            (one.data if by_data else one).mul_(factor)
+    return halved(model.state_dict())
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_what_was_written_into_weights_before_a_save_is_not_written_twice(by_data, work, tmp_path):
+    def trained():
+        torch.manual_seed(3)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            if step == 2:
+                torch.save({"model": scaled(model, 1e7, by_data=by_data)}, tmp_path / "one.pt")
+                model.load_state_dict({key: one / 1e7 for key, one in model.state_dict().items()})
+        return torch.nn.utils.parameters_to_vector(model.parameters()).tolist(), model
+
+    plain, _ = trained()
+    worker = work()
+    assert trained()[0] == plain
+    assert worker.events(ProbeDark) == []
+    model = nn.Linear(4, 3)
+    model.load_state_dict(torch.load(tmp_path / "one.pt")["model"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    look = found(worker)
+    assert look.site.op == "aten._to_copy.default"
+    assert look.site.line == halved.__code__.co_firstlineno + 1
+    assert look.inputs[0].max < 1e7  # once by 1e7, and not twice
