@@ -35,6 +35,8 @@ def pass_on(error: BaseException) -> None:
     """Hide our frames from the script's ``error``; for a wrap to call before it raises the error on. Never raises."""
     try:
         hide_own_frames(error)
+    except (RecursionError, MemoryError):
+        return  # it was the script that left no room
     except Exception as failure:  # the script sees frames of ours, and no error of ours
         disarm("tracebacks", failure)
 
@@ -68,10 +70,13 @@ def _hide_in_finalizers() -> None:
     previous = sys.unraisablehook
 
     def hook(args: sys.UnraisableHookArgs) -> None:
-        if args.exc_value is not None:
-            pass_on(args.exc_value)
-            trace = args.exc_value.__traceback__
-            args = type(args)((args.exc_type, args.exc_value, trace, args.err_msg, args.object))  # type: ignore[call-arg]
+        try:
+            if args.exc_value is not None:
+                pass_on(args.exc_value)
+                trace = args.exc_value.__traceback__
+                args = type(args)((args.exc_type, args.exc_value, trace, args.err_msg, args.object))  # type: ignore[call-arg]
+        except (RecursionError, MemoryError):
+            pass  # as in pass_on
         previous(args)
 
     sys.unraisablehook = hook
@@ -93,6 +98,8 @@ def _hide_in_threads() -> None:
 def _as_shown(trace: TracebackType | None) -> TracebackType | None:
     try:
         return _without_own(trace)
+    except (RecursionError, MemoryError):
+        return trace  # as in pass_on
     except Exception as failure:
         disarm("tracebacks", failure)
         return trace

@@ -91,7 +91,8 @@ def _by_own_call(facts: Facts, look: Looked) -> Cause:
         mean = f"{line.replace('PRODUCT', 'SUM')}\n{given} /= {module}.get_world_size()"
         help_ = Suggestion(f"Where a mean is meant, add up and divide. {again}: PRODUCT squares it on two ranks.", mean)
         return Cause("collective_overflow", (text,), (help_,), LIKELY)
-    code = None if called is None or product else f"{given} /= {module}.get_world_size()\n{line}"
+    # A mean adds up first, and divides what has left the range by then.
+    code = None if called is None or product else f"{given} /= {module}.get_world_size()\n{line.replace('AVG', 'SUM')}"
     how = "Where a mean is meant, add up and divide" if product else "Divide before the sum, not after it"
     return Cause("collective_overflow", (text,), (Suggestion(f"{how}. {again}.", code),), LIKELY)
 

@@ -33,7 +33,7 @@ _state: dict[str, Any] = {
     "leaving": False,
     "steps": 0,
     "error_file": None,
-    "shown": 0,
+    "shown": None,
 }
 _closing: list[Callable[[], Finished]] = []
 _leaving: list[Callable[[], object]] = []
@@ -54,7 +54,7 @@ def install() -> None:
         with contextlib.suppress(Exception):
             hide_own_frames(error)
             trace = error.__traceback__
-            _state["shown"] = id(error)
+            _state["shown"] = id(error), repr(error)  # the error itself would hold its frames; an id is used again
             if _is_over():
                 _record(kind, error, trace)
         previous(kind, error, trace)
@@ -104,8 +104,8 @@ def _tell_what_cuts(error: BaseException | None) -> None:
 
     So does a hook of threads that lets none of them die alone.
     """
-    if error is not None and id(error) == _state["shown"]:
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        if error is not None and (id(error), repr(error)) == _state["shown"]:
             _record(type(error), error, error.__traceback__)
 
 

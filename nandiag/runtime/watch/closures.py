@@ -1,19 +1,24 @@
 """A closure that brings an optimizer its losses and gradients: a border lies behind each call of it (worker).
 
-What is bad at the first call is what the step begins with. At a later one it may be a point that the optimizer tries
-and leaves again (a line search): that is harm only where the step ends on it.
+What is bad at the first call is what the step begins with. At a later one it may be a point that a line search tries
+and leaves again: that is harm only where the step ends on it. Of an optimizer that tells of no search each is harm.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from nandiag.events import Event
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.look.weights import Optimizer, is_of_torch, parameters
+from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
@@ -22,7 +27,9 @@ if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
 # So many points that were left again are looked at: a search may try a bad one in each step.
-_MOST_LEFT = 4
+_MOST_LEFT = 16
+# So many of one step are known again where it ends.
+_MOST_POINTS = 4
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
@@ -63,13 +70,12 @@ def watched(closure: Callable[[], Any], begins: Callable[[int], None], ends: Cal
 
 @dataclass(slots=True)
 class Tried:
-    """A bad point that an optimizer tries: what is to be said of it, and how often its weights were written by then."""
+    """Bad points that a search tries within a step: what is to be said of the first, and the weights at each."""
 
     border: Border
-    step: int
     said: list[Event]
     replays: int
-    writes: list[int]
+    points: deque[list[Tensor]] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
 
 
 class Trials:
@@ -77,13 +83,12 @@ class Trials:
 
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
-        self._later = False
-        self._tried: Tried | None = None
+        self._here = threading.local()  # the search of one thread is nothing to another that trains
         self._left = 0
 
-    def __bool__(self) -> bool:
-        """Whether something waits."""
-        return self._tried is not None
+    @property
+    def _tried(self) -> Tried | None:
+        return getattr(self._here, "tried", None)
 
     def watched(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return ``closure`` with a border behind it."""
@@ -94,7 +99,7 @@ class Trials:
             if evaluations:
                 sentinel.losses.clear()
                 sentinel.left_out.asked.known = []  # what it was told of a point is for the optimizer to answer
-            self._later = evaluations > 0 and _may_leave(optimizer)
+            self._here.later = evaluations > 0 and _searches(optimizer)
             between.evaluation_begins(again=evaluations > 0)
 
         def ends() -> None:
@@ -106,19 +111,24 @@ class Trials:
         return watched(closure, begins, ends)
 
     def takes(self, optimizer: Optimizer, border: Border) -> bool:
-        """A bad evaluation: returns whether it waits. It is looked at now, for its tape goes with the next one."""
-        if not self._later or border.level is Level.LOST:
+        """A bad evaluation: returns whether it waits. It is looked at now, for its tape goes with the next one.
+
+        What it has left in a buffer stays there, whatever becomes of the point.
+        """
+        if not getattr(self._here, "later", False) or border.level is Level.LOST or _stays(border):
             return False
-        examiner, said, replays = self._sentinel.looker.examiner, list[Event](), 0
-        if self._tried is None and self._left < _MOST_LEFT and self._sentinel.teller.is_new(border):
-            before = examiner.left
-            with RECORDER.holding() as said:
-                self._sentinel._examine(optimizer, joint=False)
-            replays = before - examiner.left
-        if self._tried is None:
-            self._tried = Tried(border, self._sentinel.clock.step, said, replays, [])
-        self._tried.writes = _writes(optimizer)
+        tried = self._here.tried = self._tried or self._looked_at(optimizer, border)
+        with quiet():
+            tried.points.append([one.detach().clone() for one in parameters(optimizer)])
         return True
+
+    def _looked_at(self, optimizer: Optimizer, border: Border) -> Tried:
+        sentinel, said = self._sentinel, list[Event]()
+        before = sentinel.looker.examiner.left
+        if self._left < _MOST_LEFT and sentinel.teller.is_new(border):
+            with RECORDER.holding() as said:
+                sentinel._examine(optimizer, joint=False)
+        return Tried(border, said, before - sentinel.looker.examiner.left)
 
     def is_harm(self, optimizer: Optimizer) -> Border | None:
         """The step is over: return what waits, and say it, where it ended on that; else it is forgotten."""
@@ -126,16 +136,17 @@ class Trials:
         if tried is None:
             return None
         with quiet():
-            ended = tried.writes == _writes(optimizer) or bool(self._sentinel.weights.bad(optimizer))
-        if ended:
-            return self.tell()
-        self._tried, self._left = None, self._left + 1
+            now = parameters(optimizer)
+            there = any(all(map(torch.equal, point, now)) for point in tried.points if len(point) == len(now))
+            if there or self._sentinel.weights.bad(optimizer):
+                return self.tell()
+        self._here.tried, self._left = None, self._left + 1
         self._sentinel.looker.examiner.left += tried.replays
         return None
 
     def tell(self) -> Border | None:
         """Say what waits; returns it."""
-        tried, self._tried = self._tried, None
+        tried, self._here.tried = self._tried, None
         if tried is None:
             return None
         self._sentinel.teller.tell(tried.border)
@@ -144,10 +155,10 @@ class Trials:
         return tried.border
 
 
-def _may_leave(optimizer: Optimizer) -> bool:
-    """Whether an optimizer may go back from a point that it evaluates: of torch's only those that search."""
-    return not is_of_torch(optimizer) or any(group.get("line_search_fn") for group in optimizer.param_groups)
+def _searches(optimizer: Optimizer) -> bool:
+    """Whether an optimizer says that it searches along a line, and may go back from a point that it evaluates."""
+    return any(group.get("line_search_fn") for group in optimizer.param_groups)
 
 
-def _writes(optimizer: Optimizer) -> list[int]:
-    return [one._version for one in parameters(optimizer)]
+def _stays(border: Border) -> bool:
+    return any(harm.what == "buffer" for harm in border.harms)

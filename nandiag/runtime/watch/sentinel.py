@@ -222,7 +222,7 @@ class Sentinel:
         if self.capture.off or capturing() or self.nesting.leave():
             return
         hidden = self._under_way.restore()
-        if self.trials and (border := self.trials.is_harm(optimizer)) is not None:
+        if (border := self.trials.is_harm(optimizer)) is not None:
             self._response.act(border.level, self.clock.step, reason_of(border.harms))
         if self._under_way.scaler_skips:
             self.scaler_skipped(None, optimizer)

@@ -1,5 +1,7 @@
 """Points that an optimizer tries within a step: one that it leaves is no harm, however bad it was there."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -67,11 +69,11 @@ def test_the_harm_of_a_later_step_is_told_with_its_line(work):
 
 
 class Tries(torch.optim.Optimizer):
-    """Moves along the gradient, and back where ``leaves`` and the loss there is bad."""
+    """Moves by its gradient, back where ``leaves`` and the loss is bad there; tells of a ``search`` as LBFGS does."""
 
-    def __init__(self, parameters, *, leaves, raises=False):
-        super().__init__(parameters, {})
-        self.leaves, self.raises = leaves, raises
+    def __init__(self, parameters, *, leaves, raises=False, search="own", after=None):
+        super().__init__(parameters, {"line_search_fn": search})
+        self.leaves, self.raises, self.after = leaves, raises, after
 
     @torch.no_grad()
     def step(self, closure):
@@ -81,6 +83,8 @@ class Tries(torch.optim.Optimizer):
         before = weight.clone()
         weight.sub_(weight.grad)
         second = closure()
+        if self.after is not None:
+            self.after()
         if self.raises and not second.isfinite():
             raise ValueError("no way down")
         if self.leaves and not second.isfinite():
@@ -90,14 +94,18 @@ class Tries(torch.optim.Optimizer):
         return first
 
 
-def tried(steps=8, **options):
+def tried(steps=8, hidden=False, **options):
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = Tries([weight], **options)
     for _ in range(steps):
 
         def closure():
             optimizer.zero_grad()
-            loss = ((weight - 0.4).sqrt() + 4 * weight).sum()  # the root
+            root = (weight - 0.4).sqrt()  # the root
+            loss = (root + 4 * weight).sum()
+            if hidden:
+                root.sum().detach() + (4 * weight).sum()
+                loss = (root.detach() + 4 * weight).sum()
             loss.backward()
             return loss
 
@@ -105,7 +113,7 @@ def tried(steps=8, **options):
     return weight
 
 
-def test_what_an_optimizer_of_the_scripts_own_leaves_is_no_harm_and_counts_for_no_replay(work):
+def test_what_a_search_of_the_scripts_own_leaves_is_no_harm_and_counts_for_no_replay(work):
     worker = work(on_anomaly="stop")
     left = worker.sentinel.looker.examiner.left
     assert tried(leaves=True).isfinite().all()
@@ -115,14 +123,51 @@ def test_what_an_optimizer_of_the_scripts_own_leaves_is_no_harm_and_counts_for_n
     assert worker.sentinel.looker.examiner.left == left
 
 
+def is_root(looked):
+    return (looked.outcome, looked.source, looked.site.source.rstrip()[-10:]) == ("found", "op", "# the root")
+
+
 @pytest.mark.parametrize("leaves", [False, None])
-def test_a_step_that_ends_at_the_bad_point_or_goes_on_from_it_is_harm(work, leaves):
+def test_a_step_that_ends_at_the_bad_point_or_goes_on_from_it_is_harm(leaves, work):
     worker = work(on_anomaly="stop")
     with pytest.raises(AnomalyStop):
         tried(leaves=leaves)
     assert worker.harms[0].step == 0
-    looked = worker.looked[0]
-    assert (looked.outcome, looked.source, looked.site.source.rstrip()[-10:]) == ("found", "op", "# the root")
+    assert is_root(worker.looked[0])
+
+
+def test_a_search_that_ends_at_a_bad_loss_of_finite_gradients_is_harm(work):
+    worker = work(on_anomaly="continue")
+    tried(steps=1, leaves=False, hidden=True)
+    worker.sentinel.finish()
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("loss", 0)]
+
+
+def test_an_optimizer_that_tells_of_no_search_is_asked_at_each_evaluation_and_its_weights_stay_whole(work):
+    """It may go on by the bad gradient: what it does with the weights behind that would come before any stop."""
+    worker, weights = work(on_anomaly="stop"), []
+    with pytest.raises(AnomalyStop):
+        tried(leaves=None, search=None, after=lambda: weights.append("went on"))
+    assert weights == []
+    assert is_root(worker.looked[0])
+
+
+def test_a_search_is_not_told_of_by_the_step_of_another_thread(work):
+    worker = work(on_anomaly="continue")
+    beside = nn.Parameter(torch.tensor([1.0]))
+    other = torch.optim.SGD([beside], lr=0.1)
+
+    def train():
+        beside.square().sum().backward()
+        other.step()
+
+    def at_once():
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join(30)
+
+    assert tried(leaves=True, after=at_once).isfinite().all()
+    assert not worker.harms
 
 
 def test_a_step_that_raises_at_the_bad_point_leaves_its_harm_told(work):
@@ -131,4 +176,4 @@ def test_a_step_that_raises_at_the_bad_point_leaves_its_harm_told(work):
         tried(leaves=False, raises=True)
     worker.sentinel.finish()
     assert worker.harms[0].what == "loss"
-    assert worker.looked[0].site.source.rstrip().endswith("# the root")
+    assert is_root(worker.looked[0])
