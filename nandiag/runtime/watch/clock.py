@@ -23,10 +23,10 @@ class Count:
     """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
     ``number``: how many optimizers were made before it, and ``first``: before its first update. ``thread`` is the one
-    that made the newest.
+    that made the newest, ``goes_on`` whether another one than the training's took it over from that.
     """
 
-    __slots__ = ("before", "first", "kind", "number", "thread", "updates")
+    __slots__ = ("before", "first", "goes_on", "kind", "number", "thread", "updates")
 
     def __init__(self, before: int, kind: str | None, number: int = 0, first: int = 0) -> None:
         self.before = before
@@ -34,6 +34,7 @@ class Count:
         self.kind = kind
         self.number = number
         self.thread = _NOBODY
+        self.goes_on = False
         self.updates = 0
 
 
@@ -92,10 +93,11 @@ class Clock:
             return known.updates - updated
         return own if own < step else None
 
-    def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
+    def updated(self, optimizer: torch.optim.Optimizer, *, beside: int | None = None) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 
-        One made ``beside`` the training, in another thread, moves no step on, unless the training's optimizer makes it.
+        One made in another thread than that ``beside`` it, which is the training's, moves no step on, unless it goes on
+        with an optimizer of that.
         """
         newest, known = self._newest
         if newest() is not optimizer:
@@ -103,12 +105,13 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
             self._go_back(known.number)
-        beside = beside and (not known.updates or known.number == _BESIDE)
+        known.goes_on |= beside is not None and known.thread == beside
+        apart = beside is not None and not known.goes_on
         known.updates += 1
         known.thread = _ident()
-        if beside:
+        if apart:
             known.number = _BESIDE  # nothing goes on from what it has counted
-        if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
+        if apart or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = self.step
         reached = max(self.step, known.updates + known.before)
