@@ -23,10 +23,10 @@ class Count:
     """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
     ``number``: how many optimizers were made before it, and ``first``: before its first update. ``thread`` is the one
-    that made the newest, ``goes_on`` whether another one than the training's took it over from that.
+    that made the newest.
     """
 
-    __slots__ = ("before", "first", "goes_on", "kind", "number", "thread", "updates")
+    __slots__ = ("before", "first", "kind", "number", "thread", "updates")
 
     def __init__(self, before: int, kind: str | None, number: int = 0, first: int = 0) -> None:
         self.before = before
@@ -34,7 +34,6 @@ class Count:
         self.kind = kind
         self.number = number
         self.thread = _NOBODY
-        self.goes_on = False
         self.updates = 0
 
 
@@ -96,8 +95,7 @@ class Clock:
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: int | None = None) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 
-        One made in another thread than that ``beside`` it, which is the training's, moves no step on, unless it goes on
-        with an optimizer of that.
+        One made in another thread than that ``beside`` it, which is the training's, moves no step on.
         """
         newest, known = self._newest
         if newest() is not optimizer:
@@ -105,8 +103,7 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
             self._go_back(known.number)
-        known.goes_on |= beside is not None and known.thread == beside
-        apart = beside is not None and not known.goes_on
+        apart = beside is not None
         known.updates += 1
         known.thread = _ident()
         if apart:

@@ -64,20 +64,6 @@ def test_harm_of_a_thread_beside_the_training_is_told_at_the_step_that_the_train
     assert {one.own_step for one in worker.harms} == {10}
 
 
-def test_a_thread_that_goes_on_with_the_optimizer_of_the_training_counts_its_steps_on(work):
-    worker, model = work(), Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    make_step(model, optimizer, bad=False)
-
-    def loop():
-        for step in range(1, 7):
-            make_step(model, optimizer, bad=step == BAD)
-
-    at_work(loop)
-    assert worker.harms[0].step == BAD
-    assert worker.sentinel.finish().steps == 7
-
-
 def test_a_thread_that_follows_on_one_that_is_over_is_taped(work):
     worker = work()
     at_work(train, Net(), 3, None)

@@ -4,7 +4,6 @@ import errno
 import itertools
 import math
 import sys
-import threading
 from unittest.mock import Mock
 
 import pytest
@@ -223,25 +222,3 @@ def test_the_ring_keeps_the_newest_steps_as_columns():
 
 def test_an_empty_ring():
     assert Ring().event().step == ()
-
-
-def in_a_thread(call):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    thread.join(30)
-    return found[0]
-
-
-def test_a_thread_goes_on_with_the_steps_only_by_an_optimizer_that_the_training_updated():
-    clock, training, own, main = Clock(), optimizer(), optimizer(), threading.get_ident()
-    in_a_thread(lambda: clock.updated(own))  # it was the one that trains, for a while
-    clock.other_thread(None)
-    clock.updated(training)
-    step = clock.step
-    for _ in range(3):
-        in_a_thread(lambda: clock.updated(own, beside=main))
-    assert clock.step == step
-    for _ in range(3):
-        in_a_thread(lambda: clock.updated(training, beside=main))
-    assert clock.step == step + 3
