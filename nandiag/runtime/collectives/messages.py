@@ -92,8 +92,8 @@ def _reduced(call: Call) -> dict[str, object]:
     """Return by which operation it reduces; the enum in a ReduceOp has a name, and itself prints with an address."""
     if call.op not in _REDUCES:
         return {}
-    return {"reduce": "sum" if call.reduce is None else str(getattr(call.reduce, "op", call.reduce))
-            .rpartition(".")[2].lower()[:40]}  # fmt: skip
+    given = "sum" if call.reduce is None else str(getattr(call.reduce, "op", call.reduce))
+    return {"reduce": given.rpartition(".")[2].lower()[:40]}
 
 
 def _called_at(frame: Frame | None) -> dict[str, object]:

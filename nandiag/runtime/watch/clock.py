@@ -92,10 +92,10 @@ class Clock:
             return known.updates - updated
         return own if own < step else None
 
-    def updated(self, optimizer: torch.optim.Optimizer, *, beside: int | None = None) -> int:
+    def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 
-        One made in another thread than that ``beside`` it, which is the training's, moves no step on.
+        One made ``beside`` the training, in another thread, moves no step on.
         """
         newest, known = self._newest
         if newest() is not optimizer:
@@ -103,12 +103,11 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
             self._go_back(known.number)
-        apart = beside is not None
         known.updates += 1
         known.thread = _ident()
-        if apart:
+        if beside:
             known.number = _BESIDE  # nothing goes on from what it has counted
-        if apart or (known.number >= self._within[0] and known.updates <= self._within[1]):
+        if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = self.step
         reached = max(self.step, known.updates + known.before)

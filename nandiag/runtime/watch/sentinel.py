@@ -229,7 +229,7 @@ class Sentinel:
             return
         if not hidden:
             self.skips.used()
-            beside = self.capture._thread if self.capture.elsewhere and not self.clock.within else None
+            beside = self.capture.elsewhere and not self.clock.within
             self._after_update(optimizer, self.clock.updated(optimizer, beside=beside))
         self._next_step(optimizer)
 
