@@ -112,6 +112,16 @@ def test_a_weight_that_was_divided_in_place_by_its_own_norm_of_0_is_told_so(at, 
     assert cause.suggestions[0].code == "for p in self.mats: p.div_(p.norm(dim=1, keepdim=True).clamp_min(1e-6))"
 
 
+@pytest.mark.parametrize(("first", "shape"), [((0, 0), (8, 8)), ((3, 2), (21, 8)), ((0, 5), (8, 8))])
+def test_no_row_is_named_where_it_may_be_a_column(first, shape, at, by_hand):
+    line = "p.div_(p.norm(dim=0, keepdim=True))"
+    facts = at("div_", (), (by_hand.fact(nan=8, shape=shape, first_bad=first),),
+               **placed(line, line), extra={"written_in_place": "div_"})  # fmt: skip
+    cause = explain(facts)[1]
+    assert cause.slug == "division_by_zero"
+    assert "row" not in cause.evidence[0]
+
+
 def test_a_buffer_of_a_loss_is_told_by_what_it_was_made_of_and_not_looked_for_in_the_model(at, by_hand):
     line = "l = crit(net(x), y)"
     given = by_hand.fact(posinf=1, name="weight", shape=(4,))

@@ -29,12 +29,20 @@ def test_the_reduction_itself_is_the_origin_where_every_ranks_part_was_finite(by
     assert "dist.ReduceOp.SUM" in told.suggestions[0].code
 
 
-def test_a_sum_is_divided_before_it_is_made(by_hand):
-    line = ["/w/train.py", 19, "    dist.all_reduce(total)", "main", [4, 26]]
-    logs = [came(by_hand, at, reduce="sum", called_at=line) for at in (0, 1)]
+@pytest.mark.parametrize(
+    ("reduce", "call", "mended"),
+    [
+        ("sum", "dist.all_reduce(total)", "dist.all_reduce(total)"),
+        # A mean adds up first, and would divide a second time.
+        ("avg", "dist.all_reduce(total, op=dist.ReduceOp.AVG)", "dist.all_reduce(total, op=dist.ReduceOp.SUM)"),
+    ],
+)
+def test_a_sum_is_divided_before_it_is_made(reduce, call, mended, by_hand):
+    line = ["/w/train.py", 19, f"    {call}", "main", [4, 4 + len(call)]]
+    logs = [came(by_hand, at, reduce=reduce, called_at=line) for at in (0, 1)]
     told = analyse(by_hand.run(*logs)).verdict
-    assert told.summary == "+Inf born in the all_reduce (SUM) of ranks 0-1 at step 26"
-    assert told.suggestions[0].code == "total /= dist.get_world_size()\ndist.all_reduce(total)"
+    assert told.summary == f"+Inf born in the all_reduce ({reduce.upper()}) of ranks 0-1 at step 26"
+    assert told.suggestions[0].code == f"total /= dist.get_world_size()\n{mended}"
 
 
 def test_what_was_reduced_steps_before_is_told_with_its_step(by_hand):

@@ -73,13 +73,19 @@ def by_zero(facts: Facts) -> Cause | None:
     own = [of for size in _OWN_SIZES if (of := fitting.target(below, size)) is not None]
     if not left.nan or left.posinf or left.neginf or not own:
         return None
-    rows = len(left.shape) > 1 and left.first_bad and left.nan == left.numel // left.shape[0]
-    where = (
-        f"row {left.first_bad[0]} of {left.shape[0]} is NaN throughout" if rows and left.first_bad else "it left NaN"
-    )
+    row = _only_row(left)
+    where = "it left NaN" if row is None else f"row {row} of {left.shape[0]} is NaN throughout"
     seen = f"{where}, which a size of 0 makes of what is 0 throughout: 0/0"
     mend = quotients.divisor(facts.origin, "{}.clamp_min(1e-6)".format)
     return Cause("division_by_zero", (seen,), (Suggestion("Keep the divisor away from zero.", mend),), LIKELY)
+
+
+def _only_row(left: TensorFact) -> int | None:
+    """Return the one row that is bad, where as many are as it holds and begin with it; a column begins in the first."""
+    first = left.first_bad
+    if not first or len(left.shape) < 2 or left.nan != left.numel // left.shape[0]:
+        return None
+    return first[0] if first[0] and not any(first[1:]) else None
 
 
 _DIVISIONS = frozenset({"div_", "__itruediv__", "true_divide_", "divide_"})
