@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
@@ -120,9 +120,10 @@ def watch_exchanges(capture: Capture) -> None:
 def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
     if name not in _NAMES or capture.depth or capture.idle:
         return
-    call = name, args, kwargs
+    call, behind = (name, args, kwargs), after_backward(capture)
+    filled, own = _filled(call, few=len(capture.exchanges) < _MOST_HELD)
     # A rank that gives has what it had: what is made of that in a replay is what the others would be given.
-    again = (_is_source(call) and not after_backward(capture)) or _written(capture, call, caller)
+    again = (_is_source(call) and not behind) or _written(capture, call, caller, filled, own)
     if len(capture.exchanges) < MOST:
         found, _ = places(caller, 4)
         if found or not again:
@@ -130,15 +131,15 @@ def _ended(capture: Capture, name: str, args: tuple[Any, ...], kwargs: dict[str,
             known = message if message is not None and message.kind == _COUNTED_AS.get(name, name) else None
             dtype = getattr(args[0] if args else kwargs.get("tensor"), "dtype", None)
             later = name in _LATER or kwargs.get("async_op")
-            at = _under_way(capture, call) if later else None
-            filled = _wrote(capture, call) if after_backward(capture) else ()
-            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at, filled))
+            at = _under_way(capture, call, filled) if later else None
+            wrote = _wrote(capture, filled) if behind else ()
+            capture.exchanges.append(Exchange(name, found, capture.tape.micro_step, known, dtype, again, at, wrote))
 
 
-def _wrote(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> tuple[Filled, ...]:
+def _wrote(capture: Capture, filled: Iterable[Tensor]) -> tuple[Filled, ...]:
     """Return what an exchange behind the backward wrote; what has no memory of its own is left out."""
     found = []
-    for tensor in _filled(call, few=False)[0]:
+    for tensor in filled:
         try:
             memory = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
@@ -150,7 +151,9 @@ def _wrote(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) 
     return tuple(found)
 
 
-def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]]) -> UnderWay | None:
+def _under_way(
+    capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], filled: list[Tensor]
+) -> UnderWay | None:
     """Return that the call only began, and what it is to write; what this rank alone gives may be read meanwhile.
 
     Of a few calls before the backward: what is exchanged behind it, or in its hooks, is a call for each gradient.
@@ -158,20 +161,25 @@ def _under_way(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any
     many = len(capture.exchanges) >= _MOST_HELD or after_backward(capture) or _graph_task() != -1
     if many or _is_source(call):
         return None
-    return capture.works.begins(_filled(call, few=False)[0])
+    return capture.works.begins(filled)
 
 
 _MINGLES = traits(Tensor.add_)  # it writes into what it is given, and does nothing besides
 
 
-def _written(capture: Capture, call: tuple[str, tuple[Any, ...], dict[str, Any]], caller: FrameType) -> bool:
+def _written(
+    capture: Capture,
+    call: tuple[str, tuple[Any, ...], dict[str, Any]],
+    caller: FrameType,
+    filled: list[Tensor],
+    own: OwnPart | None,
+) -> bool:
     """What an exchange wrote holds what other ranks gave: the calls on this rank do not make it.
 
     Behind the backward gradients are exchanged, each by a call. Returns whether all ranks could make it again together.
     """
     name, args, kwargs = call
     again = True
-    filled, own = _filled(call, few=len(capture.exchanges) < _MOST_HELD)
     if capture.births is not None and not _is_source(call):
         for tensor in filled:
             capture.births.received(tensor)
