@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 import traceback
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from nandiag.runtime.frames.plain import outwards
 from nandiag.runtime.guard import disarm
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -62,6 +63,14 @@ def _hide_in_texts() -> None:
     def init(self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any, *args: Any, **kwargs: Any) -> None:
         make(self, exc_type, exc_value, _as_shown(exc_traceback), *args, **kwargs)
 
+    walk = traceback.walk_stack
+
+    @functools.wraps(walk)
+    def walk_stack(f: FrameType | None) -> Any:
+        # Without a frame it counts those of its own callers, of which ours is to be none.
+        return walk(f) if f is None else ((frame, frame.f_lineno) for frame in outwards(f))
+
+    traceback.walk_stack = walk_stack
     traceback.extract_tb = extract_tb
     traceback.TracebackException.__init__ = init  # type: ignore[method-assign]
 

@@ -56,7 +56,7 @@ class Ear:
         MADE.note(said, sys._getframe(1))
         if self.asked[kind_of_error(said)] == "warn":
             try:
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
+                warnings.warn(said, RuntimeWarning, stacklevel=1)
             except BaseException as error:  # the script's filters make errors of warnings
                 pass_on(error)
                 raise

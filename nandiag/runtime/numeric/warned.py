@@ -1,7 +1,7 @@
-"""Warnings keep the script's line, and what numpy's arithmetic complained of is remembered (worker).
+"""What numpy's arithmetic complained of is remembered (worker).
 
-Those raised under a wrap of ours are told from where the script called. Where data turn out bad, a place that numpy
-complained of shortly before, and not all the time, is one that may have made them.
+Where data turn out bad, a place that numpy complained of shortly before, and not all the time, is one that may have
+made them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from nandiag.runtime.frames import LIBRARY, USER, Place, kind_of, places, stack
+from nandiag.runtime.frames import USER, Place, kind_of, places
 from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.numeric.fed import is_fed
@@ -136,10 +136,6 @@ def install(step: Callable[[], int | None]) -> None:
             HEARD.note(said, sys._getframe(2))
 
     def show(message: Any) -> None:
-        if "nandiag" in message.filename and kind_of(message.filename) not in (USER, LIBRARY):
-            frames, _ = stack(sys._getframe(1), 1)
-            if frames:
-                message.filename, message.lineno = frames[0].file, frames[0].line
         hear(message)
         original(message)
 

@@ -15,7 +15,7 @@ from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nandiag.events import Armed
-from nandiag.runtime import anomaly_mode
+from nandiag.runtime import anomaly_mode, stacklevel
 from nandiag.runtime.births.births import Births
 from nandiag.runtime.births.files.wraps import watch_files
 from nandiag.runtime.births.handed import Handed
@@ -106,7 +106,10 @@ def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _hear_numpy(capture: Capture) -> None:
-    """Remember what numpy complains of, numbers in objects that are handed over, and messages; in no replay."""
+    """Remember what numpy complains of, numbers in objects that are handed over, and messages; in no replay.
+
+    What is warned of stands where it would without us.
+    """
     MAIL.watch(capture)
 
     def step() -> int | None:
@@ -115,6 +118,7 @@ def _hear_numpy(capture: Capture) -> None:
         return warned.BEFORE if capture.births is not None and not capture.births.prelude.shut else capture.tape.step
 
     warned.install(step)
+    stacklevel.install()
     ear.install(sys.modules.get("numpy"))
     watch_fetches()
     Objects(capture).watch()

@@ -131,8 +131,8 @@ def shown(script, way):
 @pytest.fixture
 def shown_as_in_a_worker(monkeypatch):
     for owner, name in (
-        (traceback, "extract_tb"), (traceback.TracebackException, "__init__"), (threading, "excepthook"),
-        (sys, "unraisablehook"),
+        (traceback, "extract_tb"), (traceback, "walk_stack"), (traceback.TracebackException, "__init__"),
+        (threading, "excepthook"), (sys, "unraisablehook"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return tracebacks.hide_where_shown
@@ -233,6 +233,35 @@ def test_what_the_script_prints_is_what_it_would_without_us(show, way, work, sho
     assert "Traceback" in plain or show == "print_tb"
 
 
+@pytest.mark.parametrize("show", ["format_stack", "logging", "print_stack"])
+def test_a_stack_that_the_script_asks_for_is_its_own(show, work, shown_as_in_a_worker, capfd):
+    def ask(*_):
+        if show == "print_stack":
+            traceback.print_stack()
+        elif show == "logging":
+            to_a_log(None, stack_info=True)
+        else:
+            sys.stderr.writelines(traceback.format_stack(limit=8))
+
+    def evaluate():
+        ask()
+        script.optimizer.zero_grad()
+        output = script.model(torch.ones(2, 4))
+        output.register_hook(ask)
+        output.sum().backward()
+
+    script, told = Script(), []
+    script.model.register_forward_hook(ask)
+    for armed in (False, True, None):
+        if armed:
+            shown_as_in_a_worker()
+            work()
+        script.optimizer.step(evaluate)
+        told.append(capfd.readouterr().err)
+    assert told[0].count("in evaluate") == 3
+    assert told[1:] == told[:1] * 2
+
+
 def at_some_address(text):
     return re.sub(r"0x[0-9a-f]+", "0x", text)
 
@@ -242,10 +271,10 @@ class Finalizer:
         self.then()
 
 
-def to_a_log(error):
+def to_a_log(error, **more):
     log = logging.getLogger("script")
     log.addHandler(handler := logging.StreamHandler(sys.stderr))
-    log.error("it broke", exc_info=error)
+    log.error("it broke", exc_info=error, **more)
     log.removeHandler(handler)
 
 

@@ -69,7 +69,7 @@ class Hearing:
         original: Any = warnings.warn
 
         def warn(message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any) -> None:
-            original(message, category, stacklevel + 1, *rest, **more)
+            original(message, category, stacklevel, *rest, **more)
             if is_of_nothing(message):
                 self._note(message.rstrip("."), sys._getframe(1))
 
@@ -83,7 +83,7 @@ class Hearing:
         """Numpy logs one error; where it is to warn, the script's filters may make one of Python's of it."""
         said = words_of(line)
         if self._asked[kind_of_error(said)] == "warn":
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            warnings.warn(said, RuntimeWarning, stacklevel=1)
         self._note(said, sys._getframe(1))
 
     def _note(self, said: str, frame: FrameType) -> None:
