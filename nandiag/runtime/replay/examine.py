@@ -122,7 +122,7 @@ class Examiner:
         with quiet():
             looked = self._from_file(case, entries, self._of_weights(case, entries, looked))
             looked = by_call(looked, self._capture.known.values(), tape, case.suspects)
-        looked = of_given(case, looked, self._capture.window.moved.all(), self.examine_handed)
+        looked = of_given(case, looked, self._capture.window.moved.all(), entries, self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
         looked = timed(looked, time.perf_counter() - began)
         if case.is_told(looked):

@@ -23,26 +23,38 @@ from nandiag.runtime.tape.packed.words import Made
 
 _MOST, _TWO = 4, 2
 MIDWAY = "what was written into the weights between two backward calls of the step was bad"
+_MADE_MIDWAY = f"{MIDWAY}; this is where the script made it"
 
 
-def of_given(case: Case, looked: Looked, moved: Iterable[Entry], examine: Callable[[Case], Looked | None]) -> Looked:
-    """Return ``looked``, or what made the value whose memory the last write gave to the bad weights.
+def of_given(
+    case: Case, looked: Looked, moved: Iterable[Entry], entries: list[Entry], examine: Callable[[Case], Looked | None]
+) -> Looked:
+    """Return ``looked``, or what made the value that went into the bad weights, where the write says nothing of it.
 
-    ``p.data = value`` says nothing of what is wrong with the value. ``moved``: these, with the values that are there.
+    That is so of ``p.data = value`` (``moved``: these, with the values that are there), and of what was written between
+    two backward calls: of that the loop's own calls alone are made again, for the models ran on other weights.
     """
-    if looked.facts.get("written_in_place") != ".data" or case.joint or case.handed:
+    if case.joint or case.handed:
         return looked
-    bad = {storage(one) for one in case.suspects if is_bad(one)}
-    values = [entry.args[1].get() for entry in moved if len(entry.args) > 1]
-    value = next((one for one in reversed(values) if storage(one) in bad), None)
-    if value is None:
-        return looked
-    handed = replace(case, spoken=(value,), unfinished=True, handed=True)
-    for one in (handed, replace(handed, within=True)):  # what it was made of may lie in that memory by now
-        made = examine(one)
+    asked: list[Case] = []
+    if looked.facts.get("written_in_place") == ".data":
+        value = _handed_over({storage(one) for one in case.suspects if is_bad(one)}, moved)
+        handed = replace(case, unfinished=True, handed=True)
+        asked = [handed, replace(handed, within=True)]  # what it was made of may lie in that memory by now
+    elif looked.reason == _MADE_MIDWAY:
+        _, value = _written_midway([one for one in case.parameters if is_bad(one)], entries) or (None, None)
+        asked = [replace(case, unfinished=True, handed=True, apart=True)]
+    for one in asked:
+        made = None if value is None else examine(replace(one, spoken=(value,)))
         if made is not None and (made.outcome, made.source) == ("found", "op"):
             return replace(made, phase="optimizer")
     return looked
+
+
+def _handed_over(bad: set[object], moved: Iterable[Entry]) -> Tensor | None:
+    """Return the value that came last to be the memory of a bad weight."""
+    values = [entry.args[1].get() for entry in moved if len(entry.args) > 1]
+    return next((one for one in reversed(values) if storage(one) in bad), None)
 
 
 def before_update(bad: list[Tensor], step: int, writes: list[Entry]) -> Looked | None:
@@ -103,26 +115,38 @@ def between_backwards(bad: list[Tensor], step: int, entries: list[Entry]) -> Loo
     They were finite at the first one, and are read in the second: the first write whose operand is bad is meant, and
     what made that operand where the loop still holds it.
     """
+    written = _written_midway(bad, entries)
+    if written is not None:
+        return _made_midway(*written, step)
+    return last_write(bad, step, [entry for entry, _ in _midway(bad, entries)], MIDWAY)
+
+
+def _midway(bad: list[Tensor], entries: list[Entry]) -> list[tuple[Entry, Tensor]]:
+    """Return the writes into the ``bad`` weights between the first backward and the last, each with its target."""
     backwards = [at for at, entry in enumerate(entries) if entry.kind == BACKWARD]
     if len(backwards) < _TWO:
-        return None
+        return []
     memory = {storage(one) for one in bad}
     between = written_by(entries[backwards[0] + 1 : backwards[-1]])
-    for entry, target in between:
-        if storage(target) not in memory:
-            continue
+    return [(entry, target) for entry, target in between if storage(target) in memory]
+
+
+def _written_midway(bad: list[Tensor], entries: list[Entry]) -> tuple[Entry, Tensor] | None:
+    """Return the first bad operand of those writes that is still there, with the entry that made it."""
+    memory = {storage(one) for one in bad}
+    for entry, _ in _midway(bad, entries):
         for word in entry.words:
             given = word.tensor() if type(word) is Made else None
             if type(word) is Made and given is not None and storage(given) not in memory and is_bad(given):
-                return _made_midway(word.entry, given, step)
-    return last_write(bad, step, [entry for entry, _ in between], MIDWAY)
+                return word.entry, given
+    return None
 
 
 def _made_midway(maker: Entry, made: Tensor, step: int) -> Looked:
     return Looked(
         outcome="found", method="tape", step=step, phase="optimizer", source="op",
         site=site_of(Spot(None, None, maker.frames, "optimizer", 0), maker.name), outputs=(fact(made),),
-        reason=f"{MIDWAY}; this is where the script made it",
+        reason=_MADE_MIDWAY,
     )  # fmt: skip
 
 

@@ -47,5 +47,7 @@ def test_the_line_that_made_what_was_written_is_named_and_not_the_last_write(wor
     looked = worker.looked[0]
     assert (looked.outcome, looked.source) == ("found", "op"), looked
     assert looked.site.source.rstrip().endswith("# the line"), looked
+    assert (looked.phase, looked.site.op) == ("optimizer", "aten.reciprocal.default")
+    assert [one.zeros for one in looked.inputs] == [1]  # the norm
     assert "began_bad" not in looked.facts
     assert "when the step began" not in (looked.reason or "")
