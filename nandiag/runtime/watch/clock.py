@@ -44,6 +44,7 @@ class Clock:
         self.step = 0
         self.micro_step = 0
         self._in_backward = self._updated_there = False
+        self._ticked = False  # the newest backward call was counted as a step by itself
         self._reached = self._left = 0
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
@@ -102,6 +103,7 @@ class Clock:
             known = self._of(optimizer)
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
+            self._take_back_tick(known)
             self._go_back(known.number)
         known.updates += 1
         known.thread = _ident()
@@ -165,6 +167,12 @@ class Clock:
             return 0
         return max(made_in, *(one.before + one.updates for one in tuple(self._newest_counts) if one.number < number), 0)
 
+    def _take_back_tick(self, known: Count) -> None:
+        """Its first update is of the step that the backward before it was counted as, for no optimizer existed then."""
+        if self._ticked and self.step:
+            self.step, self._ticked = self.step - 1, False
+            known.before = min(known.before, self.step)
+
     def _go_back(self, number: int) -> None:
         """One that was made as that ``number`` updates for the first time: it may live within a step, as others did.
 
@@ -182,6 +190,7 @@ class Clock:
     def backward_begins(self) -> None:
         """A backward call begins in the thread that trains."""
         self._in_backward, self._updated_there = True, False
+        self._ticked = False
 
     def backward_ended(self) -> bool:
         """Count a backward call; returns whether it made updates itself, in hooks: then its step is over with it."""
@@ -196,7 +205,7 @@ class Clock:
         """Count a step where no optimizer exists: one backward call."""
         self.updated_in = self.step
         self.step += 1
-        self.micro_step = 0
+        self.micro_step, self._ticked = 0, True
 
 
 def _nothing() -> None:

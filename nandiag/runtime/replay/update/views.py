@@ -41,4 +41,5 @@ def _part(gradient: Tensor, whole: Tensor, stand_in: Tensor) -> Tensor | None:
     if type(gradient) not in BUILT_IN or stand_in.stride() != whole.stride() or gradient.dtype is not stand_in.dtype:
         return None
     offset = gradient.storage_offset() - whole.storage_offset() + stand_in.storage_offset()
-    return stand_in.detach().as_strided(gradient.shape, gradient.stride(), offset)
+    # A loop that drops gradients by hand detaches them in place, which torch has no view do.
+    return stand_in.detach().as_strided(gradient.shape, gradient.stride(), offset).detach()

@@ -22,3 +22,20 @@ def test_what_a_rank_holds_of_a_sharded_gradient_is_no_tensor_that_the_gradient_
     lay([(weight, gradient)], [write], {id(part): part.clone()})
     assert isinstance(weight.grad, DTensor)
     assert weight.grad is gradient
+
+
+def test_gradients_that_the_loop_detaches_in_place_and_zeroes_are_no_views_in_a_replay(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        y = torch.ones(8, 1) * (step != 2)
+        loss = ((model(torch.ones(8, 4)) - y).abs() / y).mean()
+        for one in model.parameters():
+            if one.grad is not None:
+                one.grad.detach_()
+                one.grad.zero_()
+        loss.backward()
+        optimizer.step()
+    assert (worker.looked[0].outcome, worker.looked[0].step) == ("found", 2)
+    assert worker.looked[0].site.op == "aten.div.Tensor"

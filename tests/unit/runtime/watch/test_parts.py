@@ -77,6 +77,35 @@ def test_without_an_optimizer_each_backward_ticks():
     assert clock.step == 2
 
 
+def test_an_update_is_of_the_step_that_its_backward_was_counted_as():
+    """Optimizers may be made only where gradients are there, one for each parameter (as Pyro makes them)."""
+    clock, made = Clock(), []
+    for step in range(3):
+        clock.backward_begins()
+        assert not clock.backward_ended()
+        if not clock.has_optimizer:
+            clock.tick()
+        for one in range(2):
+            if len(made) <= one:
+                made.append(optimizer())
+                clock.made(made[one])
+            clock.updated(made[one])
+        assert (clock.step, clock.updated_in) == (step + 1, step)
+
+
+def test_backward_calls_before_the_optimizer_is_made_are_steps_of_their_own():
+    clock, first = Clock(), optimizer()
+    for _ in range(2):
+        clock.backward_begins()
+        clock.backward_ended()
+        clock.tick()
+    clock.made(first)
+    clock.backward_begins()
+    clock.backward_ended()
+    clock.updated(first)
+    assert (clock.step, clock.updated_in) == (3, 2)
+
+
 @pytest.fixture
 def nothing_told(monkeypatch):
     monkeypatch.setattr(public, "_told", [None])
