@@ -101,6 +101,7 @@ class WithholdingSentinel(Sentinel):
             super()._border(optimizer, closure=closure)
             return
         with quiet():
+            self.behind.comes(optimizer, self.clock, beside=self.capture.elsewhere)
             border, gathered = self.judge.begin(optimizer), gather(*self._looked_at(optimizer))
             withheld = Withheld(optimizer, border, gathered, self._waiting.of(optimizer))
             if withheld.sent.column is not None:

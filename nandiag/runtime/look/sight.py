@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from nandiag.events import Harm
 from nandiag.events.facts import TensorFact
 from nandiag.runtime.look.finite import fact, is_bad, norms, read
 from nandiag.runtime.look.losses import Loss
-from nandiag.runtime.look.weights import Held, Optimizer
+from nandiag.runtime.look.weights import Held, Optimizer, parameters
 
 _SHOWN = 6
 
@@ -92,6 +92,11 @@ def gather(
 
 def _some(tensor: object) -> Sequence[Tensor]:
     return [tensor.reshape(())] if isinstance(tensor, torch.Tensor) and tensor.numel() == 1 else ()
+
+
+def gradients_of(optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """Return the gradients that the ``optimizers`` are to make their updates of."""
+    return [gradient for one in optimizers for weight in parameters(one) if (gradient := weight.grad) is not None]
 
 
 def bad_losses(sight: Sight, losses: Sequence[Loss]) -> list[Loss]:

@@ -196,7 +196,8 @@ def reason_against(capture: Capture, entries: list[Entry], case: Case) -> str | 
     if capture.elsewhere:
         return "another thread than the one that is taped made this step"
     if not entries:
-        return "nothing of this step was taped"
+        behind = case.step < capture.tape.step
+        return "another optimizer had updated weights in that step" if behind else "nothing of this step was taped"
     if capture.tape.overflow:
         return "the step made more calls than the tape holds"
     if not (case.joint or case.ends or case.apart or can_break_off(roots_of(entries))):

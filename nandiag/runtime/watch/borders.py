@@ -1,21 +1,66 @@
-"""Step borders that are not plain: an optimizer within an optimizer, a closure that brings the gradients (worker)."""
+"""Borders that are not plain: an optimizer within or behind another, a closure that brings the gradients (worker)."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.guard import Refused, guarded_alone
 from nandiag.runtime.look.finite import is_bad, quiet
+from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.watch.clock import Clock
+
+_MOST_BEHIND = 16
+
+
+class Behind:
+    """Which optimizers make their updates behind another's, of the same backward: their gradients are there before it.
+
+    Who came behind whom since one backward is taken to come so since the next: its border is the first that sees all,
+    and the last from which the step can be run again.
+    """
+
+    def __init__(self) -> None:
+        self.those: list[Optimizer] = []  # behind the one that has come to its border
+        self._first: Callable[[], Optimizer | None] = _nobody
+        self._now: list[weakref.ref[Optimizer]] = []
+        self._known: MutableMapping[Optimizer, list[weakref.ref[Optimizer]]] = WeakIdKeyDictionary()
+
+    def comes(self, optimizer: Optimizer, clock: Clock, *, beside: bool) -> None:
+        """``optimizer`` comes to its border; what trains ``beside``, or is updated in a backward, is of no round."""
+        self.those = []
+        if beside or clock.within:
+            return
+        first = self._first()
+        if first is not None and not clock.micro_step:  # no backward was called since the newest update
+            if first is not optimizer and len(self._now) < _MOST_BEHIND:
+                self._now.append(weakref.ref(optimizer))
+            return
+        if first is not None:
+            self._known[first] = self._now
+        else:  # who comes behind it is not known yet: any may, of whose weights gradients are there
+            self._known[optimizer] = [weakref.ref(one) for one in clock.others(optimizer) if _is_apart(one, optimizer)]
+        self._first, self._now = weakref.ref(optimizer), []
+        self.those = [one for each in self._known.get(optimizer, ()) if (one := each()) is not None]
+
+
+def _is_apart(one: Optimizer, other: Optimizer) -> bool:
+    """Whether two optimizers train no weight both: one of them does not step the other within."""
+    return set(map(id, parameters(one))).isdisjoint(map(id, parameters(other)))
+
+
+def _nobody() -> None:
+    """Stand in for a weak reference to no optimizer."""
 
 
 class Nesting(threading.local):

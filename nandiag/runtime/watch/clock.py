@@ -78,6 +78,10 @@ class Clock:
         known = self._updates.get(optimizer)
         return 0 if known is None else known.updates
 
+    def others(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that were made besides ``optimizer``, and are there yet."""
+        return [one for one in living(self._made) if one is not optimizer]
+
     def own(self, optimizer: torch.optim.Optimizer | None, *, updated: bool = False) -> int | None:
         """Return the step by the count of ``optimizer`` alone where another one is ahead, else None.
 
@@ -93,6 +97,15 @@ class Clock:
             return known.updates - updated
         return own if own < step else None
 
+    def border(self, optimizer: torch.optim.Optimizer | None) -> int:
+        """Return the step to whose border ``optimizer`` comes.
+
+        That is the step of the newest update where it makes its own behind that with no backward call between, and was
+        behind it before: the gradients are of the same backward.
+        """
+        behind = not self.micro_step and self.updated_in == self.step - 1 and not self._in_backward
+        return self.updated_in if behind and self.own(optimizer) == self.updated_in else self.step
+
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
 
@@ -105,13 +118,14 @@ class Clock:
         if not known.updates:
             self._take_back_tick(known)
             self._go_back(known.number)
+        step = self.border(optimizer)
         known.updates += 1
         known.thread = _ident()
         if beside:
             known.number = _BESIDE  # nothing goes on from what it has counted
         if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
-        self.updated_in = self.step
+        self.updated_in = step
         reached = max(self.step, known.updates + known.before)
         if self.within:
             self._reached, self._updated_there = max(self._reached, reached), True

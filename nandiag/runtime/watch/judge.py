@@ -106,7 +106,16 @@ class Judge:
 
     def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         """Gradients that are not finite and that no scaler will keep from the weights."""
-        if sight.grad_norm is None or math.isfinite(sight.grad_norm) or sight.scaler_skips:
+        if sight.grad_norm is not None and not math.isfinite(sight.grad_norm):
+            self._gradients_of(optimizer, sight, border)
+
+    def gradients_behind(self, optimizers: Sequence[Optimizer], sight: Sight, border: Border) -> None:
+        """Gradients of the same backward of which the ``optimizers`` are to make their updates behind this one."""
+        for one in optimizers if math.isfinite(sight.grad_norm or 0.0) else ():
+            self._gradients_of(one, sight, border)
+
+    def _gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
+        if sight.scaler_skips:
             return
         named = [
             (self.weights.name(parameter, optimizer), parameter.grad)
@@ -212,10 +221,11 @@ class Judge:
                 border.add(harm, Level.SEEN)
 
     def _harm(self, optimizer: Optimizer | None, phase: str, **known: Any) -> Callable[..., Harm]:
-        step = known.pop("step", self.clock.step)
+        step = known.pop("step", self.clock.border(optimizer))
         known.setdefault("since", step - 1)
         known.setdefault("global_step", global_step(optimizer))
-        known["own_step"] = self.clock.own(optimizer, updated=phase == "optimizer")
+        own = self.clock.own(optimizer, updated=phase == "optimizer")
+        known["own_step"] = None if own == step else own
         known["optimizer"] = self.clock.trained_by if optimizer is None else type(optimizer).__name__
         known["names"] = called(optimizer, () if optimizer is not None else self.leaves)
         known["rates"] = () if optimizer is None else self._rates(optimizer)

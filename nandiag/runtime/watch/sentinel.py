@@ -10,6 +10,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import chain
 from operator import attrgetter
 from threading import get_ident as _ident
 from typing import Any
@@ -24,9 +25,9 @@ from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.lag.waiting import Waiting
 from nandiag.runtime.lag.wary import Wary
 from nandiag.runtime.levels.looker import Looker
-from nandiag.runtime.look.finite import quiet, read
+from nandiag.runtime.look.finite import norms, quiet, read
 from nandiag.runtime.look.losses import Losses, roots_of
-from nandiag.runtime.look.sight import Sight, look, mean_loss
+from nandiag.runtime.look.sight import Sight, gradients_of, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case
@@ -37,7 +38,7 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.bare import Bare
-from nandiag.runtime.watch.borders import Nesting, UnderWay
+from nandiag.runtime.watch.borders import Behind, Nesting, UnderWay
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.closures import Trials, closure_of, with_closure
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate
@@ -70,15 +71,13 @@ class Sentinel:
         examiner = Examiner(capture, self.agreement, settings.max_replays)
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle, self.skips.by_script)
-        asked = Asked(self.clock, capture.tape)
-        capture.window.asked = asked
+        capture.window.asked = asked = Asked(self.clock, capture.tape)
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
-        self.nesting, self.trials = Nesting(), Trials(self)
+        self.nesting, self.trials, self.behind = Nesting(), Trials(self), Behind()
         self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
-        self._waiting = Waiting()
-        self._under_way = UnderWay()
+        self._waiting, self._under_way = Waiting(), UnderWay()
         self._scale: Tensor | None = None
         # Weakly: a script that lets go of a model may need its memory for the next one.
         self._newest: Callable[[], Optimizer | None] = lambda: None
@@ -116,6 +115,7 @@ class Sentinel:
         if not RECORDER.attached and not attach_late():
             return
         with quiet():
+            self.behind.comes(optimizer, self.clock, beside=self.capture.elsewhere)
             if self.clock.step in STOCK and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
@@ -124,11 +124,18 @@ class Sentinel:
         self._settle(optimizer, border, closure=closure)
 
     def _looked_at(self, optimizer: Optimizer) -> tuple[Any, ...]:
-        """Return what :func:`look` and :func:`gather` are given; what waits to be read waits no more."""
-        gradients = [gradient for one in parameters(optimizer) if (gradient := one.grad) is not None]
+        """Return what :func:`look` and :func:`gather` are given, also of updates behind this one; it waits no more."""
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
-        more = (self._waiting.take(), self.weights.frozen(), self.early.waiting())
-        return losses, gradients, optimizer, self._scale, *more
+        frozen = [*self.weights.frozen(), *norms(gradients_of(self.behind.those))]
+        return (
+            losses,
+            gradients_of([optimizer]),
+            optimizer,
+            self._scale,
+            self._waiting.take(),
+            frozen,
+            self.early.waiting(),
+        )
 
     def _take(self, optimizer: Optimizer, sight: Sight, border: Border, updated: Optimizer) -> None:
         """Judge what was seen, and remember it; ``updated``: whose weights are among it."""
@@ -150,6 +157,7 @@ class Sentinel:
         self.assured.doubts()
         if not sight.frozen_finite:
             self.judge.frozen_of(optimizer, border)
+            self.judge.gradients_behind(self.behind.those, sight, border)
         self.judge.losses_of(optimizer, sight, border)
         self.judge.gradients_of(optimizer, sight, border)
         self.teller.looked(border)
@@ -187,20 +195,22 @@ class Sentinel:
         elif fresh or joint or self.looker.seeks:
             self._examine(optimizer, joint=joint, ends=ends)
         reason = reason_of(border.harms) if border.harms else "another rank saw harm"
-        action = self._response.act(level, self.clock.step if at is None else at, reason)
+        action = self._response.act(level, self.clock.border(optimizer) if at is None else at, reason)
         if action is Action.SKIP and not closure and optimizer is not None:
             self._under_way.hide(parameters(optimizer))
 
     def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False, left: bool = False) -> None:
         if self.judge.lost:
             return
-        trained = [] if optimizer is None else parameters(optimizer)
+        trained = [] if optimizer is None else [*chain.from_iterable(map(parameters, (optimizer, *self.behind.those)))]
         suspects = tuple(self.weights.suspects)
         finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
         finite = finite and not self.weights.in_parts  # of some of them it is not known
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
-        case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends, left=left)
+        case = Case(
+            self.clock.border(optimizer), trained, joint, self._scale, suspects, finite, gradients, ends=ends, left=left
+        )
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:

@@ -40,6 +40,11 @@ def test_the_step_is_the_largest_count_of_any_optimizer():
 
 def test_an_optimizer_that_another_one_is_ahead_of_has_a_step_of_its_own():
     clock, critic, generator = Clock(), optimizer(), optimizer()
+
+    def backward():  # of a loss of its own, before each update
+        clock.backward_begins()
+        clock.backward_ended()
+
     assert clock.own(critic) is None
     clock.updated(critic)
     assert (clock.own(critic), clock.own(generator)) == (None, 0)
@@ -47,8 +52,10 @@ def test_an_optimizer_that_another_one_is_ahead_of_has_a_step_of_its_own():
     assert (clock.own(critic), clock.own(generator), clock.own(None)) == (None, None, None)
     clock.updated(critic)
     assert clock.own(generator) == 1
+    backward()
     assert clock.updated(generator) == 2
     assert (clock.own(generator), clock.own(generator, updated=True)) == (None, 1)
+    backward()
     assert (clock.updated(critic), clock.own(critic, updated=True)) == (2, None)
 
 

@@ -1,0 +1,120 @@
+"""Optimizers that make their updates one behind another, of the same backward: all its gradients are seen in time."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.runtime.watch.borders import Behind
+from nandiag.runtime.watch.clock import Clock
+
+
+class Pair:
+    """A head and an encoder with an optimizer each; the encoder's own penalty has no gradient in one step."""
+
+    def __init__(self, bad):
+        self.encoder, self.head, self.scale = nn.Linear(4, 8), nn.Linear(8, 1), nn.Parameter(torch.ones(3))
+        self.first = torch.optim.SGD(self.head.parameters(), lr=0.01)
+        self.second = torch.optim.Adam([*self.encoder.parameters(), self.scale], lr=0.01)
+        self.bad, self.losses = bad, []
+
+    def step(self, number):
+        scale = self.scale * (number != self.bad)
+        loss = self.head(self.encoder(torch.ones(2, 4))).square().mean() + scale.square().sum().sqrt()  # the line
+        self.first.zero_grad()
+        self.second.zero_grad()
+        loss.backward()
+        self.first.step()
+        self.second.step()
+        self.losses.append(loss.item())
+
+
+@pytest.mark.parametrize("bad", [0, 1, 5])
+def test_gradients_of_the_one_behind_are_looked_at_before_the_first_update(bad, work):
+    worker, pair = work(on_anomaly="continue"), Pair(bad)
+    for number in range(bad + 1):
+        pair.step(number)
+    assert [(one.what, one.step, one.tensors[0].name) for one in worker.harms[:1]] == [("gradient", bad, "self.scale")]
+    found = worker.looked[0]
+    assert (found.outcome, found.step, found.site.op) == ("found", bad, "aten.div.Tensor")
+    assert found.site.source.endswith("# the line")
+    later = [(one.what, one.step) for one in worker.harms[1:]]
+    assert later
+    assert {step for _, step in later} == {bad}  # it is the same step as its own update, too
+
+
+def test_a_run_with_two_optimizers_counts_each_round_once(work):
+    worker, pair = work(on_anomaly="continue"), Pair(None)
+    for number in range(6):
+        pair.step(number)
+    assert not worker.harms
+    assert worker.sentinel.clock.step == 6
+
+
+def test_gradients_that_the_script_left_there_and_will_drop_are_none_of_the_step(work):
+    """A generator's update is left out by hand; the discriminator's next border finds the bad gradients there."""
+    worker = work(on_anomaly="continue")
+    generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (critic, generator)]
+    for number in range(5):
+        optimizers[0].zero_grad()
+        critic(generator(torch.ones(1, 2)).detach()).sum().backward()
+        optimizers[0].step()
+        optimizers[1].zero_grad()
+        critic(generator(torch.ones(1, 2))).sum().backward()
+        if number == 2:
+            generator.weight.grad.fill_(math.nan)
+            continue
+        optimizers[1].step()
+    assert not worker.harms
+
+
+def weights(*values):
+    return [nn.Parameter(torch.tensor(value)) for value in values]
+
+
+def rounds(behind, clock, *orders):
+    """Make a backward and these updates for each of ``orders``; returns whom was looked at with the first of each."""
+    seen = []
+    for order in orders:
+        clock.backward_begins()
+        clock.backward_ended()
+        for number, one in enumerate(order):
+            behind.comes(one, clock, beside=False)
+            if not number:
+                seen.append(list(behind.those))
+            else:
+                assert not behind.those
+            clock.updated(one)
+    return seen
+
+
+def test_who_comes_behind_is_who_came_behind_the_last_time():
+    one, other, third = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(3))
+    orders = [(one, other), (one, other), (one,), (one, third), (one,), (one,)]
+    assert rounds(Behind(), Clock(), *orders) == [[], [other], [other], [], [third], []]
+
+
+def test_in_the_first_round_any_that_was_made_may_come_behind_but_none_of_the_same_weights():
+    clock, shared = Clock(), weights(1.0, 2.0)
+    outer, inner, apart = (torch.optim.SGD(one, lr=0.1) for one in (shared, shared[:1], weights(3.0)))
+    for one in (outer, inner, apart):
+        clock.made(one)
+    assert rounds(Behind(), clock, (outer, apart)) == [[apart]]
+
+
+def test_an_update_behind_another_is_of_its_step_and_one_of_a_backward_of_its_own_is_not():
+    clock = Clock()
+    one, other = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(2))
+    for step in range(3):
+        clock.backward_begins()
+        clock.backward_ended()
+        assert [clock.border(one), clock.updated(one)] == [step, step]
+        assert [clock.border(other), clock.updated(other)] == [step, step]
+    clock.backward_begins()
+    clock.backward_ended()
+    clock.updated(one)
+    clock.backward_begins()
+    clock.backward_ended()
+    assert clock.border(other) == 4
