@@ -28,7 +28,7 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
-from nandiag.runtime.levels.ops.watched import Watched, all_finite, is_subclass, on_cpu, traits
+from nandiag.runtime.levels.ops.watched import ByItself, Watched, all_finite, is_subclass, kept_by, on_cpu, traits
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
@@ -67,7 +67,7 @@ class OpWatch(Tracer):
         self.fqn = Names()
         self.last_number: tuple[float, Watched | None] | None = None
         self._waiting: list[Watched] = []
-        self._alive: dict[int, StorageWeakRef] = {}
+        self._alive: dict[int, StorageWeakRef | ByItself] = {}
         self._places: Nodes[tuple[list[Place], Inside]] = Nodes()
         self._newest_node = -1, 0
         self._unwritten: set[int] = set()
@@ -182,7 +182,7 @@ class OpWatch(Tracer):
         """What is bad there, if anything, is what ``maker`` handed out; ``None`` where all of it was written since."""
         key, writer = key_of(tensor), self._writer.get(key_of(tensor))
         if maker is not None and writer is None:
-            self._writer[key], self._alive[key] = maker, StorageWeakRef(tensor.untyped_storage())
+            self._writer[key], self._alive[key] = maker, kept_by(tensor)
         elif wrote and maker is None and writer is not None and hands_out(writer):
             self._drop(key)
 
@@ -233,8 +233,7 @@ class OpWatch(Tracer):
             key = key_of(tensor)
             self._writer[key] = op
             if key not in self._alive:
-                # It keeps the address from being given to another storage, not the memory.
-                self._alive[key] = StorageWeakRef(tensor.untyped_storage())
+                self._alive[key] = kept_by(tensor)
         if len(self._waiting) >= _MOST_WAITING:
             self.read()
 

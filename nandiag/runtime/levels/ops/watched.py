@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.events import TensorFact
 from nandiag.runtime.evidence.elements import led_from
@@ -22,6 +25,24 @@ from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SHOWN = 4
+
+
+class ByItself(NamedTuple):
+    """What has no memory that others may share (a sparse tensor): it is there for as long as the object is."""
+
+    tensor: Callable[[], Tensor | None]
+
+    def expired(self) -> bool:
+        """Whether it is gone."""
+        return self.tensor() is None
+
+
+def kept_by(tensor: Tensor) -> StorageWeakRef | ByItself:
+    """Return what tells whether the memory of ``tensor`` is there yet: it keeps the address from others, no more."""
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (RuntimeError, NotImplementedError):
+        return ByItself(weakref.ref(tensor))
 
 
 @dataclass(slots=True)
