@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,6 +61,10 @@ class Frozen:
                             (weakref.ref(module, self._gone), key, f"{name}.{key}" if name else key, what)
                         )
                         self._first_sight(module, key, tensor, in_use=in_use)
+
+    def trains(self, parameters: Iterable[int]) -> None:
+        """These, by ``id``, are trained from now on."""
+        self._trained.update(parameters)
 
     def _first_sight(self, module: nn.Module, key: str, tensor: Tensor, *, in_use: bool) -> None:
         place, is_norm = (id(module), key), isinstance(module, _NormBase)

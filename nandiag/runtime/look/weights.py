@@ -6,6 +6,7 @@ Each look costs one number a group of tensors; only when that number is not fini
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from nandiag.runtime.leaves import names_in_script
 from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.names import Owner, find_roots, owners
 from nandiag.runtime.names.alive import living
+from nandiag.runtime.names.variables import Variables
 
 Optimizer: TypeAlias = torch.optim.Optimizer
 # Optimizer state beyond this many tensors is looked at in turns, so that a look stays far below the update's own cost.
@@ -30,6 +31,8 @@ _TURNS = 8
 _TRIES = 8
 # A step so far back says little of when state turned bad.
 _LONG_AGO = 64
+# All live objects are gone through for it: a task of meta-learning, or a client, may have an optimizer of its own.
+_STOCK_SHARE, _FREE_STOCKS = 0.02, 8
 # FSDP1 shards into flat parameters, or into plain views of them, that do not show what they are.
 _FSDP1 = "FullyShardedDataParallel"
 
@@ -62,24 +65,6 @@ def drops_all(owner: object, optimizers: Iterable[Optimizer]) -> bool:
 def is_of_torch(optimizer: Optimizer) -> bool:
     """Whether its update is code of torch's, and none of the script's or a library's."""
     return str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.")
-
-
-class Variables:
-    """What the script calls the parameters that no live module holds; looked up a few times at most."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[Callable[[], Tensor | None], str]] = {}
-        self._tries = _TRIES
-
-    def name(self, tensor: Tensor, beside: Sequence[Tensor]) -> str | None:
-        """Return the name of ``tensor``, which is trained with those ``beside`` it."""
-        known = self._names.get(id(tensor))
-        if (known is None or known[0]() is not tensor) and self._tries > 0:
-            self._tries -= 1
-            found = names_in_script(beside)
-            self._names |= {id(one): (weakref.ref(one), found[id(one)]) for one in beside if id(one) in found}
-            known = self._names.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +110,7 @@ class Weights:
         self._whole: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
         self.in_turns = self.in_parts = False
         self.loads = 0
+        self._stocks, self._spent, self._since_made = 0, 0.0, time.perf_counter()
         self._fsdp = False
         self.suspects: list[Tensor] = []
 
@@ -150,12 +136,22 @@ class Weights:
             return []
         self._begun[optimizer] = None
         self.on_begun(optimizer)
-        self.take_stock(optimizer)
+        self._meet(optimizer)
         self._began[optimizer] = Began.of(optimizer, made)
         found = self.bad(optimizer)
         meant = [one for one in found if _asleep(one) or (not self.filled(optimizer) and _is_extreme(optimizer, one))]
         self.excuse(meant)
         return [one for one in found if not self._is_excused(one.tensor)]
+
+    def _meet(self, optimizer: Optimizer) -> None:
+        """Take stock; of many optimizers in a small share of the time, for all that is alive is gone through."""
+        passed = time.perf_counter() - self._since_made
+        if self._stocks >= _FREE_STOCKS and self._spent > _STOCK_SHARE * passed:
+            self._frozen.trains(map(id, parameters(optimizer)))
+            return
+        began = time.perf_counter()
+        self.take_stock(optimizer)
+        self._stocks, self._spent = self._stocks + 1, self._spent + time.perf_counter() - began
 
     def loaded(self, optimizer: Optimizer) -> None:
         """Its state was loaded from somewhere: it is looked at before the next update."""

@@ -6,18 +6,21 @@ to be registered with the script's modules and nothing runs per layer.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.frames import LIBRARY, kind_of
-from nandiag.runtime.names.alive import alive
+from nandiag.runtime.names.alive import alive, living
 
 _TRANSPARENT = frozenset({"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
+_called = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,22 @@ def child_name(parent: nn.Module, key: str, name: str) -> str:
     return f"{name}.{key}" if name else key
 
 
+def was_called(module: nn.Module) -> None:
+    """Remember ``module``, which the script calls by itself: it is found even where the collector tells of none."""
+    _called[module] = None
+
+
+def _frozen() -> list[nn.Module]:
+    """Return the called modules, and those below them, where the script has its objects left out of collections.
+
+    ``gc.freeze()``, as servers and large trainers call it once all is built, hides them from who asks the collector.
+    """
+    return [one for root in living(_called) for one in root.modules()] if gc.get_freeze_count() else []
+
+
 def find_roots() -> list[nn.Module]:
     """Return every live module that is no child of another one."""
-    modules = alive(nn.Module)
+    modules = list({id(one): one for one in (*alive(nn.Module), *_frozen())}.values())
     children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
     return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
 

@@ -25,6 +25,7 @@ from nandiag.runtime.frames.standing import is_ours_at_work, is_still
 from nandiag.runtime.guard import Refused, disarm, guarded
 from nandiag.runtime.kernels.engine import is_of_engine
 from nandiag.runtime.memory.later.lasting import is_of_a_forward
+from nandiag.runtime.names import was_called
 from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.between import Between
@@ -110,15 +111,13 @@ class Capture:
         # The steps in which those may be left out that noted calls hold.
         self.roots_passed: Callable[[int], bool] = bool
         self.depth = self.mark = 0
-        self.narrow = self.reopen = False
-        self.by_hand = True  # no optimizer was made so far
+        self.narrow, self.reopen, self.by_hand = False, False, True  # by hand: no optimizer was made so far
         self.in_step = 0  # calls of ``step`` under way
         self.known: dict[int, Habit] = {}
         self._python_random, self._python_used = True, False
         self._thread: int | None = None
         self.settled = self._trains = self._steps = self._begun = False  # begun: a module was called in this step
-        self._beside = 0  # steps of other threads since the last of the taped one
-        self._budget = Budget()
+        self._beside, self._budget = 0, Budget()  # beside: steps of other threads since the last of the taped one
         self._began, self.step_seconds = time.perf_counter(), 1.0
 
     @property
@@ -254,6 +253,7 @@ class Capture:
             if len(self.known) >= _MOST_HABITS:
                 self.known = {key: one for key, one in self.known.items() if one.module() is not None}
             habit = self.known[id(module)] = Habit(module)
+            was_called(module)
         return habit
 
     @_taping

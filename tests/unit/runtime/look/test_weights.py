@@ -1,5 +1,6 @@
 """Parameters, optimizer state, frozen parameters and buffers: who turned bad, who always was, and what it is called."""
 
+import gc
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from nandiag.runtime.look import weights as room
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.look.weights import Weights, owners_of_state
+from nandiag.runtime.names import find_roots
 
 
 class Net(nn.Module):
@@ -288,3 +290,41 @@ def test_a_frozen_parameter_that_an_optimizer_was_given_may_be_bad_from_the_star
     net.frozen.bias.data.fill_(math.nan)
     assert not finite(weights.scalars(optimizer, quick=False))
     assert [held.name for held in weights.bad(optimizer)] == ["frozen.bias"]
+
+
+def test_of_many_optimizers_stock_is_taken_in_a_small_part_of_the_time(work, monkeypatch):
+    """A task of meta-learning, or a client, has an optimizer of its own: all live objects are gone through for one."""
+    worker = work(on_anomaly="continue")
+    taken = []
+    monkeypatch.setattr(room, "find_roots", lambda: taken.append(1) or find_roots())
+    monkeypatch.setattr(room, "_STOCK_SHARE", 0.0)
+    model = nn.Linear(4, 1)
+    for step in range(40):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 4) * (math.nan if step == 39 else 1.0)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # The first eight, the one step at which it is taken in any case, and the first call of a module.
+    assert len(taken) <= 8 + 1 + 1
+    assert [(one.what, one.tensors[0].name) for one in worker.harms if one.what == "gradient"] == [
+        ("gradient", "weight")
+    ]
+
+
+def test_a_buffer_is_watched_where_the_script_has_frozen_its_objects(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(4, 1)
+    model.register_buffer("counts", torch.zeros(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    gc.freeze()
+    try:
+        for step in range(5):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 2:
+                model.counts.div_(model.counts)
+    finally:
+        gc.unfreeze()
+    assert [(one.what, one.tensors[0].name) for one in worker.harms] == [("buffer", "counts")]
