@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sys
@@ -13,6 +14,10 @@ from typing import Any
 from nandiag.runtime.frames.plain import outwards
 from nandiag.runtime.guard import disarm
 
+# As Python itself reads and sets them: the class of an error may have its own way with attributes, or be frozen.
+_names: Any = vars(BaseException)
+_traceback, _cause, _context = _names["__traceback__"], _names["__cause__"], _names["__context__"]
+_Group: Any = getattr(builtins, "BaseExceptionGroup", None)  # since Python 3.11
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -28,8 +33,17 @@ def hide_own_frames(error: BaseException) -> None:
         one = waiting.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
-            one.__traceback__ = _without_own(one.__traceback__)
-            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+            BaseException.with_traceback(one, _without_own(_traceback_of(one)))
+            waiting += [_cause.__get__(one), _context.__get__(one), *_members(one)]
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    """Return those that an error is a group of; what else is called so (``exceptions``) is the script's own affair."""
+    return _Group.exceptions.__get__(error) if _Group is not None and issubclass(type(error), _Group) else ()
+
+
+def _traceback_of(error: BaseException) -> TracebackType | None:
+    return _traceback.__get__(error)  # type: ignore[no-any-return]
 
 
 def pass_on(error: BaseException) -> None:
@@ -82,7 +96,7 @@ def _hide_in_finalizers() -> None:
         try:
             if args.exc_value is not None:
                 pass_on(args.exc_value)
-                trace = args.exc_value.__traceback__
+                trace = _traceback_of(args.exc_value)
                 args = type(args)((args.exc_type, args.exc_value, trace, args.err_msg, args.object))  # type: ignore[call-arg]
         except (RecursionError, MemoryError):
             pass  # as in pass_on
@@ -97,7 +111,7 @@ def _hide_in_threads() -> None:
     def hook(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:
             pass_on(args.exc_value)
-            trace = args.exc_value.__traceback__
+            trace = _traceback_of(args.exc_value)
             args = threading.ExceptHookArgs((args.exc_type, args.exc_value, trace, args.thread))
         previous(args)
 

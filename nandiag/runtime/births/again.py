@@ -7,17 +7,17 @@ never made again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nandiag.runtime.births.files.plain import are_plain, is_torchs_own
 from nandiag.runtime.births.known import OP, Birth, Call
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.frames import BOUNDARIES, TORCH, Frame, kind_of
+from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.replay.trace import Tracer
@@ -102,8 +102,7 @@ BOUNDARIES.add(id(_made_again.__code__))
 def _may(call: Call, words: Words, given: list[Tensor]) -> bool:
     if call.name in _NOT or any(type(one) not in _PLAIN for one in given) or not all_there(given):
         return False  # what a subclass does (DTensor) may ask other ranks
-    function = words.function
-    return not isinstance(function, FunctionType) or kind_of(function.__code__.co_filename) == TORCH
+    return is_torchs_own(words.function) and are_plain(words.args, words.kwargs)
 
 
 def _copied(words: Words) -> Words:

@@ -38,6 +38,7 @@ class Entry:
     inner: Sequence[reference[Tensor]] = ()  # what its modules hold and it writes into, but for weights and buffers
     before: tuple[Tensor, Tensor] | None = None
     swapped: Swapped | None = None
+    apart: bool | None = None  # what :func:`descent.is_of_calls_alone` found
     in_place = held = lost = split = False  # the last two: as what its modules held could be packed
     number = step = micro_step = first_side = 0  # the index of the first side among the outputs
 

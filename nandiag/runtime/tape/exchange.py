@@ -27,9 +27,9 @@ from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.calls.exchanged import Exchanged, Mingled, is_weight
 from nandiag.runtime.tape.capture import Capture
-from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
+from nandiag.runtime.tape.entry import BACKWARD, Entry
 from nandiag.runtime.tape.loop.traits import traits
-from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.descent import is_of_calls_alone
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.under_way import UnderWay
 
@@ -246,9 +246,7 @@ def _is_figure(capture: Capture, tensor: Tensor) -> bool:
 
 def is_apart(made: Entry, capture: Capture) -> bool:
     """Whether calls of this step have made it of nothing that came from a loss, nor from a gradient."""
-    if made.step != capture.tape.step:
-        return False
-    return not any(one.grad or one.kind != CALL or one.name == "__get__" for one in ancestors([made]))
+    return made.step == capture.tape.step and is_of_calls_alone(made)
 
 
 def _filled(call: tuple[str, tuple[Any, ...], dict[str, Any]], *, few: bool) -> tuple[list[Tensor], OwnPart | None]:

@@ -59,7 +59,7 @@ def traceless(
         buffers = _copied([*(buffer for root in roots for buffer in root.buffers()), *_inner(entries)])
         written = [*(_copied(parameters) if weights_written else []), *buffers]
         contents = Contents(roots)
-    states, bystanders = generators(full=True, private=_private(entries)), Bystanders()
+    states, bystanders = generators(full=True, private=private_in(entries)), Bystanders()
     aside, starts = Aside(bystanders, ends=ends), [*_datasets(capture), *roots, *starts_of(sys._getframe(1))]
     with quiet():
         versions = versions_of([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
@@ -130,7 +130,8 @@ def _copied(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
     return [(one, one.detach().clone()) for one in tensors if all_there([one])]
 
 
-def _private(entries: list[Entry]) -> list[torch.Generator]:
+def private_in(entries: list[Entry]) -> list[torch.Generator]:
+    """Return the generators of the script's own that the entries drew from."""
     kept = [entry.generators.private for entry in entries if entry.generators is not None]
     return list({id(one): one for private in kept for one, _ in private}.values())
 

@@ -131,7 +131,7 @@ class ByHand(Loop):
         self.optimizer.step()
 
 
-@pytest.mark.parametrize(("others", "most"), [(False, 124), (True, 170)])
+@pytest.mark.parametrize(("others", "most"), [(False, 122), (True, 169)])
 def test_a_reduction_of_a_gradient_makes_few_calls_of_ours(others, most, loop, group, monkeypatch):
     """What is plain passes straight on: nothing that it leads to is asked before somebody wants to know.
 

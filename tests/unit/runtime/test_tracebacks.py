@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from nandiag.events import ProbeDark
 from nandiag.runtime import tracebacks
 
 OURS = "/nandiag/runtime/"
@@ -347,3 +348,56 @@ def test_a_function_of_torch_that_hands_itself_over_is_there_once(work):
     Script().step()
     assert forward_frames(even)[0] == before[0]
     assert before[0].endswith("in even")
+
+
+class Failures(Exception):  # noqa: N818 - as a script calls it
+    """Keeps what failed under a name that groups of errors have theirs under."""
+
+    def __init__(self, exceptions):
+        super().__init__("some")
+        self.exceptions = exceptions
+
+
+ASKED = []
+
+
+class Asking(Exception):  # noqa: N818
+    def __getattr__(self, name):
+        ASKED.append(name)
+        raise RuntimeError(name)
+
+
+class Frozen(Exception):  # noqa: N818
+    def __setattr__(self, name, value):
+        raise TypeError(name)
+
+
+@pytest.mark.parametrize("make", [lambda: Failures({"one": "late"}), lambda: Failures(3), Asking, Frozen])
+def test_an_error_with_attributes_of_its_own_is_passed_on_as_it_is(make, work):
+    worker, script, error = work(), Script(), make()
+    script.step()
+
+    def fails(*_):
+        raise error
+
+    handle = script.model.register_forward_pre_hook(fails)
+    with pytest.raises(type(error)) as caught:
+        script.step()
+    handle.remove()
+    assert worker.events(ProbeDark) == []
+    assert ASKED == []
+    assert OURS not in "".join(traceback.format_tb(caught.value.__traceback__))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of errors yet")
+def test_the_errors_of_a_group_are_followed():
+    def ours():
+        raise ValueError
+
+    ours.__code__ = ours.__code__.replace(co_filename=tracebacks.__file__)
+    try:
+        ours()
+    except ValueError as error:
+        one = error
+    tracebacks.hide_own_frames(ExceptionGroup("both", [one]))  # noqa: F821
+    assert [frame.name for frame in traceback.extract_tb(one.__traceback__)] == [sys._getframe().f_code.co_name]

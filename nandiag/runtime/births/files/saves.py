@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.belongings.world.files import number_of
+from nandiag.runtime.births.files.plain import runs_torch_alone
 from nandiag.runtime.births.known import FILE, OP, Birth, Call
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
@@ -36,6 +37,8 @@ from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given
 from nandiag.runtime.tape.state import generators
+from nandiag.runtime.tape.traceless import private_in
+from nandiag.runtime.unwarned import unwarned
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Tape
@@ -174,15 +177,18 @@ class Saves:
 def _again(maker: Entry, index: int) -> Op | None:
     """Make what the script computed without modules again, and return the op that made it bad of finite values.
 
-    What it wrote into weights, say, is there already, and not written a second time: a copy stands in for each.
+    What it wrote into weights, say, is there already, and not written a second time: a copy stands in for each. Nothing
+    of the script's own is run: the run goes on, most likely with no harm at all.
     """
     entries = sorted(ancestors([maker]), key=lambda entry: entry.number)
-    if len(entries) > _MOST_CALLS or any(entry.kind != CALL for entry in entries) or _reads_before_a_write(entries):
+    if len(entries) > _MOST_CALLS or any(entry.kind != CALL for entry in entries):
+        return None
+    if not runs_torch_alone(entries) or _reads_before_a_write(entries):
         return None
     tracer = Tracer({}, joint=False)
-    states = generators(full=True)
+    states = generators(full=True, private=private_in(entries))
     try:
-        with closing(Overwritten(ends=False)) as tracer.overwritten, torch.no_grad(), tracer:
+        with closing(Overwritten(ends=False)) as tracer.overwritten, unwarned(Warning), torch.no_grad(), tracer:
             with tracer.still():
                 instead = {id(one): one.detach().clone() for _, one in written_by(entries)}
             outputs = Player(tracer, instead, []).play(entries, phases_of(entries)).outputs.get(id(maker), [])

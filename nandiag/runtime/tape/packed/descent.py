@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, strided
 
+from nandiag.runtime.tape.entry import CALL
 from nandiag.runtime.tape.packed.words import Given, Made
 
 if TYPE_CHECKING:
@@ -36,6 +37,27 @@ def ancestors(entries: list[Entry], known: dict[int, Entry] | None = None) -> It
                 known[id(maker)] = maker
                 waiting.append(maker)
     return known.values()
+
+
+def is_of_calls_alone(made: Entry) -> bool:
+    """Whether calls have made it of nothing that came from a model, a loss or a gradient.
+
+    Each entry keeps its answer, which is made of those of its makers: what a loop adds up is asked for at each turn.
+    """
+    waiting, seen = [made], set()
+    while waiting:
+        entry = waiting[-1]
+        if entry.apart is None and id(entry) not in seen:
+            seen.add(id(entry))
+            if entry.grad or entry.kind != CALL or entry.name == "__get__":
+                entry.apart = False
+            else:
+                waiting += [one for one in entry.makers if one.apart is None and one.args is not None]
+            continue
+        waiting.pop()
+        if entry.apart is None:
+            entry.apart = not any(one.apart is False and one.args is not None for one in entry.makers)
+    return bool(made.apart)
 
 
 def unheld(maker: Entry) -> Iterable[Entry]:
