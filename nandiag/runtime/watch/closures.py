@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Event
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import Optimizer, parameters
-from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.recorder import RECORDER, Unsaid
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
@@ -73,7 +72,7 @@ class Tried:
     """Bad points that a search tries within a step: what is to be said of the first, and the weights at each."""
 
     border: Border
-    said: list[Event]
+    unsaid: Unsaid
     replays: int
     points: deque[list[Tensor]] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
 
@@ -123,12 +122,12 @@ class Trials:
         return True
 
     def _looked_at(self, optimizer: Optimizer, border: Border) -> Tried:
-        sentinel, said = self._sentinel, list[Event]()
+        sentinel, unsaid = self._sentinel, Unsaid()
         before = sentinel.looker.examiner.left
         if self._left < _MOST_LEFT and sentinel.teller.is_new(border):
-            with RECORDER.holding() as said:
+            with RECORDER.holding() as unsaid:
                 sentinel._examine(optimizer, joint=False)
-        return Tried(border, said, before - sentinel.looker.examiner.left)
+        return Tried(border, unsaid, int(sentinel.looker.examiner.left < before))
 
     def is_harm(self, optimizer: Optimizer) -> Border | None:
         """The step is over: return what waits, and say it, where it ended on that; else it is forgotten."""
@@ -150,8 +149,7 @@ class Trials:
         if tried is None:
             return None
         self._sentinel.teller.tell(tried.border)
-        for event in tried.said:
-            RECORDER.emit(event, urgent=True)
+        RECORDER.say(tried.unsaid)
         return tried.border
 
 
