@@ -7,6 +7,7 @@ and leaves again: that is harm only where the step ends on it. Of an optimizer t
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,8 +26,8 @@ from nandiag.runtime.watch.response import Level
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
-# So many points that were left again are looked at: a search may try a bad one in each step.
-_MOST_LEFT = 16
+# A search may try a bad point in each step and leave it: looks at those take this share of the time, but for the first.
+_SHARE, _FREE = 0.01, 2
 # So many of one step are known again where it ends.
 _MOST_POINTS = 4
 
@@ -69,11 +70,14 @@ def watched(closure: Callable[[], Any], begins: Callable[[int], None], ends: Cal
 
 @dataclass(slots=True)
 class Tried:
-    """Bad points that a search tries within a step: what is to be said of the first, and the weights at each."""
+    """Bad points that a search tries within a step: what is to be said of the first, and the weights at each.
+
+    ``unsaid`` is None where that was not looked at.
+    """
 
     border: Border
-    unsaid: Unsaid
-    replays: int
+    unsaid: Unsaid | None = None
+    replays: int = 0
     points: deque[list[Tensor]] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
 
 
@@ -83,7 +87,7 @@ class Trials:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self._here = threading.local()  # the search of one thread is nothing to another that trains
-        self._left = 0
+        self._looks, self._spent, self._began = 0, 0.0, time.perf_counter()
 
     @property
     def _tried(self) -> Tried | None:
@@ -122,11 +126,18 @@ class Trials:
         return True
 
     def _looked_at(self, optimizer: Optimizer, border: Border) -> Tried:
-        sentinel, unsaid = self._sentinel, Unsaid()
+        """The first bad one of a step is looked at as far as there is time: what comes of it may be worse than it is.
+
+        Where the loss is NaN a search may lay NaN into its weights, and no evaluation of those shows the origin.
+        """
+        sentinel, began = self._sentinel, time.perf_counter()
+        late = self._looks >= _FREE and self._spent > _SHARE * (began - self._began)
+        if late or not sentinel.teller.is_new(border):
+            return Tried(border)
         before = sentinel.looker.examiner.left
-        if self._left < _MOST_LEFT and sentinel.teller.is_new(border):
-            with RECORDER.holding() as unsaid:
-                sentinel._examine(optimizer, joint=False)
+        with RECORDER.holding() as unsaid:
+            sentinel._examine(optimizer, joint=False)
+        self._looks, self._spent = self._looks + 1, self._spent + time.perf_counter() - began
         return Tried(border, unsaid, int(sentinel.looker.examiner.left < before))
 
     def is_harm(self, optimizer: Optimizer) -> Border | None:
@@ -137,19 +148,27 @@ class Trials:
         with quiet():
             now = parameters(optimizer)
             there = any(all(map(torch.equal, point, now)) for point in tried.points if len(point) == len(now))
-            if there or self._sentinel.weights.bad(optimizer):
-                return self.tell()
-        self._here.tried, self._left = None, self._left + 1
+            ended = there or self._sentinel.weights.bad(optimizer)
+        if ended:
+            return self.tell(optimizer)
+        self._here.tried = None
         self._sentinel.looker.examiner.left += tried.replays
         return None
 
-    def tell(self) -> Border | None:
-        """Say what waits; returns it."""
+    def tell(self, ended: Optimizer | None = None) -> Border | None:
+        """Say what waits; returns it. The step that has ``ended`` on it, not looked at so far, is looked at now.
+
+        The tape is that of the newest evaluation: run again on the weights as they are now, it is one of where they are.
+        """
         tried, self._here.tried = self._tried, None
         if tried is None:
             return None
-        self._sentinel.teller.tell(tried.border)
-        RECORDER.say(tried.unsaid)
+        fresh = self._sentinel.teller.tell(tried.border)
+        if tried.unsaid is not None:
+            RECORDER.say(tried.unsaid)
+        elif fresh and ended is not None:
+            self._sentinel.capture.window.close()
+            self._sentinel._examine(ended, joint=False)
         return tried.border
 
 

@@ -9,6 +9,8 @@ from torch import nn
 
 from nandiag.events import Skipped
 from nandiag.runtime.public import AnomalyStop
+from nandiag.runtime.replay.examine import Examiner
+from nandiag.runtime.watch import closures
 
 
 class Interval(nn.Module):
@@ -251,3 +253,60 @@ def test_a_step_that_ends_on_one_of_several_bad_points_is_harm(at, work):
     tried(steps=1, optimizer=lambda weights: TriesMany(weights, [-1.0, -2.0, -3.0], at))
     assert worker.harms[0].step == 0
     assert is_root(worker.looked[0])
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Bad points that are left have used up their time: returns in which steps any was looked at since."""
+    monkeypatch.setattr(closures, "_FREE", 0)
+    steps, original = [], Examiner.examine
+
+    def examine(self, case):
+        steps.append(case.step)
+        return original(self, case)
+
+    monkeypatch.setattr(Examiner, "examine", examine)
+    return steps
+
+
+def test_points_that_are_left_are_looked_at_for_a_share_of_the_time_only(looks, work):
+    worker = work(on_anomaly="stop")
+    tried(leaves=True)
+    assert looks == [0]
+    worker.sentinel.trials._spent = 0.0
+    tried(leaves=True, steps=1)
+    assert looks == [0, 8]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_where_there_was_no_time_the_point_that_the_step_ends_on_is_looked_at_then(at, looks, work):
+    worker = work(on_anomaly="stop")
+    worker.sentinel.trials._spent = 1e9
+    left = worker.sentinel.looker.examiner.left
+    with pytest.raises(AnomalyStop):
+        tried(steps=1, optimizer=lambda weights: TriesMany(weights, [-1.0, -2.0, -3.0], at))
+    assert is_root(worker.looked[0])
+    assert looks == [0]
+    assert worker.sentinel.looker.examiner.left == left - 1
+
+
+def test_a_line_search_that_ends_on_what_it_had_no_time_for_is_told_with_its_line(looks, work):
+    worker = work(on_anomaly="stop")
+    worker.sentinel.trials._spent = 1e9
+    torch.manual_seed(0)
+    model = Interval()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1, max_iter=3, line_search_fn="strong_wolfe")
+    x, points = torch.randn(40, 3), []
+
+    def closure():
+        optimizer.zero_grad()
+        points.append(model(x, torch.zeros(40), torch.ones(40)))
+        loss = points[-1] if len(points) == 1 else points[-1] * (torch.zeros(()) / 0.0)  # the product
+        loss.backward()
+        return loss
+
+    with pytest.raises(AnomalyStop):
+        optimizer.step(closure)
+    assert looks == [0]
+    assert worker.harms[0].step == 0
+    assert worker.looked[0].site.source.rstrip()[-13:] == "# the product"
