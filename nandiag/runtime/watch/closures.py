@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER, Unsaid
+from nandiag.runtime.replay.case import Evaluated
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 # A search may try a bad point in each step and leave it: looks at those take this share of the time, but for the first.
 _SHARE, _FREE = 0.01, 2
+_FRAMES = 4
 # So many of one step are known again where it ends.
 _MOST_POINTS = 4
 
@@ -102,6 +106,7 @@ class Trials:
             if evaluations:
                 sentinel.losses.clear()
                 sentinel.left_out.asked.known = []  # what it was told of a point is for the optimizer to answer
+            self._here.again = evaluations > 0
             self._here.later = evaluations > 0 and _searches(optimizer)
             between.evaluation_begins(again=evaluations > 0)
 
@@ -110,6 +115,8 @@ class Trials:
             sentinel._border(optimizer, closure=True)
             sentinel.looker.update_begins(optimizer)
             between.evaluation_ended(optimizer)
+            if not self._here.again and self._saw_finite(optimizer):
+                self._here.evaluated = weakref.ref(optimizer)
 
         return watched(closure, begins, ends)
 
@@ -140,8 +147,37 @@ class Trials:
         self._looks, self._spent = self._looks + 1, self._spent + time.perf_counter() - began
         return Tried(border, unsaid, int(sentinel.looker.examiner.left < before))
 
+    def _saw_finite(self, optimizer: Optimizer) -> bool:
+        """Whether all of the weights were seen finite before this step's first evaluation, or as it ended."""
+        clock, judge, weights = self._sentinel.clock, self._sentinel.judge, self._sentinel.weights
+        first = not clock.updates(optimizer) and optimizer in weights._begun
+        known = first or judge.finite_after == clock.updated_in
+        return known and not (judge.lost or weights.in_parts)
+
+    def evaluated(self) -> Evaluated | None:
+        """Return which step is under way, or has raised, behind an evaluation whose weights are known to be finite."""
+        reference = getattr(self._here, "evaluated", None)
+        optimizer = None if reference is None else reference()
+        if optimizer is None:
+            return None
+        step = next(iter(self._sentinel.nesting._frames), None)
+        frames = () if step is None else stack(step.f_back, _FRAMES)[0]
+        known = [one for one in parameters(optimizer) if not self._sentinel.weights._is_excused(one)]
+        return Evaluated(known, type(optimizer).__name__, frames)
+
+    def step_begins(self) -> None:
+        """A step begins: say what waits of one that raised."""
+        self.tell()
+        self._here.evaluated = None
+
     def is_harm(self, optimizer: Optimizer) -> Border | None:
         """The step is over: return what waits, and say it, where it ended on that; else it is forgotten."""
+        try:
+            return self._ended_on(optimizer)
+        finally:
+            self._here.evaluated = None
+
+    def _ended_on(self, optimizer: Optimizer) -> Border | None:
         tried = self._tried
         if tried is None:
             return None
@@ -158,7 +194,7 @@ class Trials:
     def tell(self, ended: Optimizer | None = None) -> Border | None:
         """Say what waits; returns it. The step that has ``ended`` on it, not looked at so far, is looked at now.
 
-        The tape is that of the newest evaluation: run again on the weights as they are now, it is one of where they are.
+        The tape is of the newest evaluation: run again on the weights as they are now, it is one of where those are.
         """
         tried, self._here.tried = self._tried, None
         if tried is None:

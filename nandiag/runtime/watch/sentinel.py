@@ -10,6 +10,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from threading import get_ident as _ident
 from typing import Any
@@ -100,7 +101,7 @@ class Sentinel:
         if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._newest = weakref.ref(optimizer)
-        self.trials.tell()  # of a step that raised
+        self.trials.step_begins()
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
@@ -201,6 +202,7 @@ class Sentinel:
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
         case = Case(self.clock.step, trained, joint, self._scale, suspects, finite, gradients, ends=ends, left=left)
+        case = replace(case, evaluated=self.trials.evaluated())
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
