@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nandiag import __version__
@@ -24,6 +25,14 @@ _WAITING = 200
 _PULSE_SECONDS, _PULSE_SHARE, _LONGEST_PULSE = 0.01, 500, 1.0
 # What the first pulses may take together, in seconds: a worker that dies early tells its very step.
 _PULSE_CREDIT = 0.02
+
+
+@dataclass(slots=True)
+class Unsaid:
+    """What a thread keeps back: events, and what is to be done once they are said."""
+
+    events: list[Event] = field(default_factory=list)
+    follows: list[Callable[[], object]] = field(default_factory=list)
 
 
 class Recorder:
@@ -41,7 +50,7 @@ class Recorder:
         self._lost = 0
         self._next_pulse = 0.0
         self._pulse_credit = _PULSE_CREDIT
-        self._kept_back: tuple[int, list[Event]] | None = None
+        self._here = threading.local()  # what one thread keeps back is nothing to another
         self.mute = True
         self.alone = False
         self.steps = 0
@@ -103,23 +112,42 @@ class Recorder:
         with self._lock:
             if self.mute:
                 return False
-            if self._kept_back is not None and self._kept_back[0] == threading.get_ident():
-                self._kept_back[1].append(event)
+            unsaid = self._unsaid
+            if unsaid is not None and not isinstance(event, ProbeDark):  # that a probe is dark is so in any case
+                unsaid.events.append(event)
                 return True
             if self._writer is None:
                 self._waiting.append((event, time.time(), urgent))
                 return True
             return self._write(event, time.time(), urgent=urgent)
 
+    @property
+    def _unsaid(self) -> Unsaid | None:
+        return getattr(self._here, "unsaid", None)
+
     @contextlib.contextmanager
-    def holding(self) -> Iterator[list[Event]]:
-        """Keep back what this thread says meanwhile: whoever holds it says it later, or never."""
-        before, said = self._kept_back, list[Event]()
-        self._kept_back = threading.get_ident(), said
+    def holding(self) -> Iterator[Unsaid]:
+        """Keep back what this thread says meanwhile: whoever holds it has it said later, or never."""
+        before, self._here.unsaid = self._unsaid, (unsaid := Unsaid())
         try:
-            yield said
+            yield unsaid
         finally:
-            self._kept_back = before
+            self._here.unsaid = before
+
+    def follows(self, action: Callable[[], object]) -> None:
+        """Do what follows from an event of this thread: at once, or once that is said where it is kept back."""
+        unsaid = self._unsaid
+        if unsaid is None:
+            action()
+        else:
+            unsaid.follows.append(action)
+
+    def say(self, unsaid: Unsaid) -> None:
+        """Say what was kept back, and do what follows from it."""
+        for event in unsaid.events:
+            self.emit(event, urgent=True)
+        for action in unsaid.follows:
+            self.follows(action)
 
     def _write(self, event: Event, now: float, *, urgent: bool) -> bool:
         try:

@@ -59,6 +59,10 @@ _LAST = "Look at this line: it was the last seen to write into these values; wha
 _HANDED = "Look at what the other ranks hand to this one: here it was used first, and it came bad."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
 _LOSS_CODE = "Look at the code between the model's outputs and backward(): log, division, sqrt, exp, an empty mean."
+_STEPPED = (
+    "Look at the settings of {0}, and at what its closure gives it to go on from: a loss that is NaN or infinite, or "
+    "gradients that are not those of that loss (left out, or left at 0)."
+)
 _MODULE = "Look at what this module computes: its inputs were finite."
 _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
@@ -111,6 +115,8 @@ def _by_update(facts: Facts) -> bool:
 def _used(facts: Facts) -> tuple[str, ...]:
     """Return, to stand beside a line that is not at fault, what it was given."""
     bad = facts.bad_state
+    if (kind := facts.extra.get("between_evaluations")) is not None:
+        return (f"{kind} wrote it within this step: at an evaluation of its closure it was finite",)
     return (f"not at fault: {bad.name} was bad before",) if bad is not None and bad.name and _by_update(facts) else ()
 
 
@@ -121,6 +127,8 @@ def _updates(facts: Facts) -> str:
     if facts.harm is not None and facts.harm.behind:
         return f"Look at what the script does behind its last update that writes into {name or 'these weights'}."
     optimizer = facts.harm.optimizer if facts.harm is not None else None
+    if (kind := facts.extra.get("between_evaluations")) is not None:
+        return _STEPPED.format(kind)
     if optimizer is None:
         return (
             f"Look at the lines that update {name or 'it'} after backward(): a division (by the norm of a gradient "

@@ -297,6 +297,8 @@ def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
         )
     if origin.phase == "optimizer" and harm is not None and harm.behind:
         return f"{kind} in {name} on {ranks}, written behind the update of step {origin.step - 1}"
+    if origin.phase == "optimizer" and claim.look is not None and "between_evaluations" in claim.look.event.facts:
+        return f"{kind} in {name} on {ranks} within the update of step {origin.step}"
     if origin.phase == "optimizer":
         return f"{kind} in {name} on {ranks} after the update of step {origin.step}"
     return f"{kind} in {name} on {ranks} {_step(claim, origin)}"

@@ -131,6 +131,8 @@ class Evidence:
         if copied is not None:
             return self._made(case, copied, {"chain": finding.chain + copied.chain})
         looked = self._outside(case, finding.op, named, came)
+        if looked.source == "parameter" and case.evaluated is not None and case.evaluated.holds(came.tensor):
+            return case.evaluated.told(looked)
         looked = self._born(finding.op, named, came.tensor, looked)
         return self._picked(case, named, came, looked) or looked
 

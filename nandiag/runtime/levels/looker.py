@@ -160,10 +160,13 @@ class Looker:
             self._saw(replace(looked, facts={**looked.facts, **names}))
 
     def _saw(self, looked: Looked) -> Looked:
-        if looked.outcome == "found":
-            self._since = None
         RECORDER.emit(looked, urgent=True)
+        if looked.outcome == "found":
+            RECORDER.follows(self._explained)
         return looked
+
+    def _explained(self) -> None:
+        self._since = None
 
     def _may_take_over(self, case: Case, looked: Looked | None) -> None:
         found = self._found_by_any(case, looked)
@@ -174,7 +177,10 @@ class Looker:
         if case.joint and not self._agreement.possible:
             return  # it broke off: what the other ranks do from now on is not known
         if not found:
-            self._missed = case.step
+            RECORDER.follows(partial(self._misses, case.step))
+
+    def _misses(self, step: int) -> None:
+        self._missed = step
 
     def _found_by_any(self, case: Case, looked: Looked | None) -> bool:
         """Whether the origin is found; in a joint case all ranks ask: they watch ops together, or none does.

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked, words
+from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.frames import Frame
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.lasting import OTHERWISE
 
 NOT_RUN = frozenset({"refused", "failed"})
+WITHIN = "between_evaluations"
 
 
 class Broken(NamedTuple):
@@ -25,6 +28,25 @@ class Broken(NamedTuple):
 
     entry: Entry
     speaks: Callable[[BaseException, Sequence[Tensor]], Sequence[Tensor]]
+
+
+class Evaluated(NamedTuple):
+    """A step of an optimizer, behind an evaluation of its closure at which the ``weights`` were finite.
+
+    ``kind`` is the optimizer's class, ``frames`` are those in which the script calls its step.
+    """
+
+    weights: Sequence[Tensor]
+    kind: str
+    frames: tuple[Frame, ...]
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is one of the weights, or a view of one."""
+        return storage(tensor) in {storage(one) for one in self.weights}
+
+    def told(self, looked: Looked) -> Looked:
+        """Return ``looked``, which met such a weight bad: the optimizer has written into it since."""
+        return replace(looked, phase="optimizer", facts={**looked.facts, WITHIN: self.kind})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +70,7 @@ class Case:
     ``by_hand``: no optimizer made the updates, so that the tape begins with the one before this step.
     ``factor``: the backward is run without this number, by which the script multiplies its loss.
     ``left``: the script has ended by itself before an update could be made.
+    ``evaluated``: an optimizer's step is under way, or has raised, behind an evaluation of its closure.
     ``scaled``: it is run with the loss ``scale`` of a GradScaler, which has 1 in its place else.
     """
 
@@ -76,11 +99,13 @@ class Case:
     factor: float = 1.0
     left: bool = False
     scaled: bool = False
+    evaluated: Evaluated | None = None
 
     @property
     def seen_finite(self) -> list[Tensor]:
         """The weights that are known to have been finite behind the update before."""
-        return self.parameters if self.weights_were_finite else []
+        evaluated = [] if self.evaluated is None else self.evaluated.weights
+        return [*(self.parameters if self.weights_were_finite else []), *evaluated]
 
     @property
     def may_be_joined(self) -> bool:

@@ -7,6 +7,8 @@ and leaves again: that is harm only where the step ends on it. Of an optimizer t
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,19 +17,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Event
+from nandiag.runtime.frames import stack
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import Optimizer, parameters
-from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.recorder import RECORDER, Unsaid
+from nandiag.runtime.replay.case import Evaluated
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
-# So many points that were left again are looked at: a search may try a bad one in each step.
-_MOST_LEFT = 16
+# A search may try a bad point in each step and leave it: looks at those take this share of the time, but for the first.
+_SHARE, _FREE = 0.01, 2
+_FRAMES = 4
 # So many of one step are known again where it ends.
 _MOST_POINTS = 4
 
@@ -70,11 +74,14 @@ def watched(closure: Callable[[], Any], begins: Callable[[int], None], ends: Cal
 
 @dataclass(slots=True)
 class Tried:
-    """Bad points that a search tries within a step: what is to be said of the first, and the weights at each."""
+    """Bad points that a search tries within a step: what is to be said of the first, and the weights at each.
+
+    ``unsaid`` is None where that was not looked at.
+    """
 
     border: Border
-    said: list[Event]
-    replays: int
+    unsaid: Unsaid | None = None
+    replays: int = 0
     points: deque[list[Tensor]] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
 
 
@@ -84,7 +91,7 @@ class Trials:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self._here = threading.local()  # the search of one thread is nothing to another that trains
-        self._left = 0
+        self._looks, self._spent, self._began = 0, 0.0, time.perf_counter()
 
     @property
     def _tried(self) -> Tried | None:
@@ -99,6 +106,7 @@ class Trials:
             if evaluations:
                 sentinel.losses.clear()
                 sentinel.left_out.asked.known = []  # what it was told of a point is for the optimizer to answer
+            self._here.again = evaluations > 0
             self._here.later = evaluations > 0 and _searches(optimizer)
             between.evaluation_begins(again=evaluations > 0)
 
@@ -107,6 +115,8 @@ class Trials:
             sentinel._border(optimizer, closure=True)
             sentinel.looker.update_begins(optimizer)
             between.evaluation_ended(optimizer)
+            if not self._here.again and self._saw_finite(optimizer):
+                self._here.evaluated = weakref.ref(optimizer)
 
         return watched(closure, begins, ends)
 
@@ -123,35 +133,78 @@ class Trials:
         return True
 
     def _looked_at(self, optimizer: Optimizer, border: Border) -> Tried:
-        sentinel, said = self._sentinel, list[Event]()
+        """The first bad one of a step is looked at as far as there is time: what comes of it may be worse than it is.
+
+        Where the loss is NaN a search may lay NaN into its weights, and no evaluation of those shows the origin.
+        """
+        sentinel, began = self._sentinel, time.perf_counter()
+        late = self._looks >= _FREE and self._spent > _SHARE * (began - self._began)
+        if late or not sentinel.teller.is_new(border):
+            return Tried(border)
         before = sentinel.looker.examiner.left
-        if self._left < _MOST_LEFT and sentinel.teller.is_new(border):
-            with RECORDER.holding() as said:
-                sentinel._examine(optimizer, joint=False)
-        return Tried(border, said, before - sentinel.looker.examiner.left)
+        with RECORDER.holding() as unsaid:
+            sentinel._examine(optimizer, joint=False)
+        self._looks, self._spent = self._looks + 1, self._spent + time.perf_counter() - began
+        return Tried(border, unsaid, int(sentinel.looker.examiner.left < before))
+
+    def _saw_finite(self, optimizer: Optimizer) -> bool:
+        """Whether all of the weights were seen finite before this step's first evaluation, or as it ended."""
+        clock, judge, weights = self._sentinel.clock, self._sentinel.judge, self._sentinel.weights
+        first = not clock.updates(optimizer) and optimizer in weights._begun
+        known = first or judge.finite_after == clock.updated_in
+        return known and not (judge.lost or weights.in_parts)
+
+    def evaluated(self) -> Evaluated | None:
+        """Return which step is under way, or has raised, behind an evaluation whose weights are known to be finite."""
+        reference = getattr(self._here, "evaluated", None)
+        optimizer = None if reference is None else reference()
+        if optimizer is None:
+            return None
+        step = next(iter(self._sentinel.nesting._frames), None)
+        frames = () if step is None else stack(step.f_back, _FRAMES)[0]
+        known = [one for one in parameters(optimizer) if not self._sentinel.weights._is_excused(one)]
+        return Evaluated(known, type(optimizer).__name__, frames)
+
+    def step_begins(self) -> None:
+        """A step begins: say what waits of one that raised."""
+        self.tell()
+        self._here.evaluated = None
 
     def is_harm(self, optimizer: Optimizer) -> Border | None:
         """The step is over: return what waits, and say it, where it ended on that; else it is forgotten."""
+        try:
+            return self._ended_on(optimizer)
+        finally:
+            self._here.evaluated = None
+
+    def _ended_on(self, optimizer: Optimizer) -> Border | None:
         tried = self._tried
         if tried is None:
             return None
         with quiet():
             now = parameters(optimizer)
             there = any(all(map(torch.equal, point, now)) for point in tried.points if len(point) == len(now))
-            if there or self._sentinel.weights.bad(optimizer):
-                return self.tell()
-        self._here.tried, self._left = None, self._left + 1
+            ended = there or self._sentinel.weights.bad(optimizer)
+        if ended:
+            return self.tell(optimizer)
+        self._here.tried = None
         self._sentinel.looker.examiner.left += tried.replays
         return None
 
-    def tell(self) -> Border | None:
-        """Say what waits; returns it."""
+    def tell(self, ended: Optimizer | None = None) -> Border | None:
+        """Say what waits; returns it. The step that has ``ended`` on it, not looked at so far, is looked at now.
+
+        The tape is of the newest evaluation: run again on the weights as they are now, it is one of where those are.
+        """
         tried, self._here.tried = self._tried, None
         if tried is None:
             return None
-        self._sentinel.teller.tell(tried.border)
-        for event in tried.said:
-            RECORDER.emit(event, urgent=True)
+        fresh = self._sentinel.teller.tell(tried.border)
+        if tried.unsaid is not None:
+            RECORDER.say(tried.unsaid)
+        elif fresh and ended is not None:
+            self._sentinel.capture.window.close()
+            self._sentinel._examine(ended, joint=False)
         return tried.border
 
 

@@ -99,7 +99,7 @@ class Sentinel:
         if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
             return None
         self._newest = weakref.ref(optimizer)
-        self.trials.tell()  # of a step that raised
+        self.trials.step_begins()
         closure = closure_of(args, kwargs)
         if closure is None:
             self._border(optimizer)
@@ -204,13 +204,13 @@ class Sentinel:
             return
         trained = [] if optimizer is None else [*chain.from_iterable(map(parameters, (optimizer, *self.behind.those)))]
         suspects = tuple(self.weights.suspects)
-        finite = self.judge.finite_after is not None and self.judge.finite_after == self.clock.updated_in
-        finite = finite and not self.weights.in_parts  # of some of them it is not known
+        known = self.judge.finite_after is not None and not self.weights.in_parts  # else not of all of them
+        finite = known and self.judge.finite_after == self.clock.updated_in
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
-        case = Case(
-            self.clock.border(optimizer), trained, joint, self._scale, suspects, finite, gradients, ends=ends, left=left
-        )
+        step, tried = self.clock.border(optimizer), self.trials.evaluated()
+        more: dict[str, Any] = {"ends": ends, "left": left, "evaluated": tried}
+        case = Case(step, trained, joint, self._scale, suspects, finite, gradients, **more)
         self.looker.examine(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:

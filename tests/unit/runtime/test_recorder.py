@@ -250,3 +250,57 @@ def test_a_guarded_function_rests_while_the_recorder_is_mute(recording):
     recording()
     RECORDER.mute = True
     assert guarded("one")(lambda: 1)() is None
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(30)
+
+
+def test_what_a_thread_keeps_back_is_said_later_or_never_and_no_other_thread_waits_for_it(recording):
+    worker = recording()
+    done = []
+    with RECORDER.holding() as left:
+        RECORDER.emit(Note("left"))
+        RECORDER.follows(lambda: done.append("left"))
+        in_thread(lambda: (RECORDER.emit(Note("beside")), RECORDER.follows(lambda: done.append("beside"))))
+        with RECORDER.holding() as kept:
+            RECORDER.emit(Note("kept"))
+            RECORDER.follows(lambda: done.append("kept"))
+        RECORDER.emit(Note("left too"))
+    assert (texts(worker), done) == (["beside"], ["beside"])
+    RECORDER.say(kept)
+    RECORDER.emit(Note("behind"))
+    assert (texts(worker), done) == (["beside", "kept", "behind"], ["beside", "kept"])
+    assert [event.text for event in left.events] == ["left", "left too"]
+
+
+def test_threads_that_keep_back_at_once_do_not_mix(recording):
+    """Who begins first ends first."""
+    worker = recording()
+    here, there, over = threading.Event(), threading.Event(), threading.Event()
+
+    def beside():
+        here.wait(30)
+        with RECORDER.holding():
+            there.set()
+            over.wait(30)
+            RECORDER.emit(Note("of a point that was left"))
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    with RECORDER.holding():
+        here.set()
+        there.wait(30)
+    over.set()
+    thread.join(30)
+    RECORDER.emit(Note("the origin"))
+    assert texts(worker) == ["the origin"]
+
+
+def test_that_a_probe_is_dark_is_said_whatever_is_kept_back(recording):
+    worker = recording()
+    with RECORDER.holding():
+        RECORDER.dark("tape", ValueError("x"))
+    assert [event.probe for event in worker.events(ProbeDark)] == ["tape"]

@@ -14,7 +14,7 @@ from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.look.finite import fact, is_bad, is_blank
 from nandiag.runtime.memory.there import held_of
-from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.case import WITHIN, Case
 from nandiag.runtime.replay.ready import began_bad
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, STOOD_IN, last_write
 from nandiag.runtime.replay.written import written_by
@@ -97,7 +97,9 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
         looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
     if case.behind and looked.phase == "data":
         looked = replace(looked, phase="optimizer")  # no step follows of which it would be the data
+    looked = _by_step(case, looked)
     spoiled = began_bad(case, entries, midway=midway)
+    spoiled = [one for one in spoiled if case.evaluated is None or not case.evaluated.holds(one[1])]
     if looked.outcome == "finite" and looked.facts.get("reconstructed") and not case.joint:
         bad = [one for one in case.parameters if is_bad(one)]
         looked = between_backwards(bad, case.step, writes) or last_write(bad, case.step, writes, STOOD_IN) or looked
@@ -107,6 +109,18 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
         return looked
     began: dict[str, object] = {"began_bad": [name for name, _ in spoiled[:_MOST]], "all_bad": len(spoiled)}
     return replace(looked, facts={**looked.facts, **began, **_filled_by(looked, spoiled)})
+
+
+def _by_step(case: Case, looked: Looked) -> Looked:
+    """Return ``looked`` with the call of the optimizer's step that wrote a weight: who used that first is not at fault.
+
+    Where the script wrote it, that line is told already.
+    """
+    if case.evaluated is None or WITHIN not in looked.facts or not case.evaluated.frames:
+        return looked
+    called = site_of(Spot(None, None, case.evaluated.frames, "optimizer", 0), None)
+    used = looked.site or called
+    return replace(looked, site=replace(called, module=used.module, module_class=used.module_class))
 
 
 def between_backwards(bad: list[Tensor], step: int, entries: list[Entry]) -> Looked | None:

@@ -104,7 +104,7 @@ class LastLook:
         single = not (spoken or (of_numbers and self._asked.unusual))
         case = Case(
             sentinel.clock.step, [], joint=False, unfinished=True, ends=True, spoken=spoken, broken=broken,
-            single=single,
+            single=single, evaluated=sentinel.trials.evaluated(),
         )  # fmt: skip
         looked = sentinel.looker.examine(case)
         found = looked is not None and looked.outcome == "found" and case.is_told(looked)
@@ -181,8 +181,9 @@ class LastLook:
             let_go_of_hooks(roots)
             reset_sharding(roots)
         case = Case(
-            sentinel.clock.step, known, joint=False, scale=sentinel._scale, unfinished=True, ends=True, left=True
-        )
+            sentinel.clock.step, known, joint=False, scale=sentinel._scale, unfinished=True, ends=True, left=True,
+            evaluated=sentinel.trials.evaluated(),
+        )  # fmt: skip
         looked = sentinel.looker.examine_checked(case)
         if looked is not None and looked.outcome == "found":
             RECORDER.emit(sentinel.judge.checked(optimizer, looked), urgent=True)

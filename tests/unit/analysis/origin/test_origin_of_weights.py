@@ -163,3 +163,16 @@ def test_the_first_use_of_a_bad_weight_is_no_reproduction_of_what_made_it(by_han
     assert said in verdict.suggestions[0].text
     assert "b.weight" in verdict.suggestions[0].text
     assert verdict.suggestions[1].code == "nandiag run --level op"
+
+
+def test_a_weight_that_an_optimizer_wrote_between_two_evaluations_is_told_as_within_its_step(by_hand):
+    look = by_hand.found(
+        0, source="parameter", inputs=(by_hand.fact("b.weight", nan=16),), outputs=(), phase="optimizer",
+        site=Site("b", "Linear", None, file="train.py", line=13, column=(0, 17), source="opt.step(closure)"),
+        facts={"between_evaluations": "LBFGS", "first_used_by": "aten.t.default"},
+    )  # fmt: skip
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(0), look, world=1), world=1)).verdict
+    assert verdict.summary == "NaN in parameter b.weight on rank 0 within the update of step 0"
+    assert verdict.evidence[0] == "LBFGS wrote it within this step: at an evaluation of its closure it was finite"
+    assert verdict.cause != "init_nonfinite"
+    assert verdict.suggestions[0].text.startswith("Look at the settings of LBFGS")

@@ -1,6 +1,7 @@
 """Points that an optimizer tries within a step: one that it leaves is no harm, however bad it was there."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 
 from nandiag.events import Skipped
 from nandiag.runtime.public import AnomalyStop
+from nandiag.runtime.replay.examine import Examiner
+from nandiag.runtime.watch import closures
 
 
 class Interval(nn.Module):
@@ -94,14 +97,15 @@ class Tries(torch.optim.Optimizer):
         return first
 
 
-def tried(steps=8, hidden=False, **options):
+def tried(steps=8, hidden=False, optimizer=Tries, through=None, **options):
     weight = nn.Parameter(torch.tensor([1.0]))
-    optimizer = Tries([weight], **options)
+    optimizer = optimizer([weight], **options)
     for _ in range(steps):
 
         def closure():
             optimizer.zero_grad()
             root = (weight - 0.4).sqrt()  # the root
+            root = root if through is None else through(root)
             loss = (root + 4 * weight).sum()
             if hidden:
                 root.sum().detach() + (4 * weight).sum()
@@ -177,3 +181,132 @@ def test_a_step_that_raises_at_the_bad_point_leaves_its_harm_told(work):
     worker.sentinel.finish()
     assert worker.harms[0].what == "loss"
     assert is_root(worker.looked[0])
+
+
+def test_a_left_point_that_could_not_be_explained_has_nothing_watched_from_then_on(work):
+    worker = work(on_anomaly="continue")
+    looker, missed = worker.sentinel.looker, []
+    examine = looker.examiner.examine
+
+    def unexplained(case):
+        looked = examine(case)
+        return replace(looked, outcome="refused", reason="of the test")
+
+    looker.examiner.examine = unexplained
+    assert tried(leaves=True, steps=1, after=lambda: missed.append(looker._missed)).isfinite().all()
+    assert (missed, looker.live.started) == ([None], False)
+    tried(leaves=False, steps=1)
+    assert looker.live.started
+    worker.sentinel.finish()
+
+
+def test_a_left_point_that_was_explained_is_not_the_harm_that_is_waited_for(work):
+    worker = work(on_anomaly="continue", level="op")
+    worker.sentinel.looker._since = 0
+    assert tried(leaves=True, steps=1).isfinite().all()
+    assert worker.sentinel.looker.seeks
+    tried(leaves=False, steps=1)
+    assert not worker.sentinel.looker.seeks
+
+
+class Counted(nn.Module):
+    """Keeps what it was given in a buffer, as running statistics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1))
+
+    def forward(self, root):
+        self.kept.copy_(root.detach())
+        return root
+
+
+def test_a_buffer_that_is_bad_at_a_left_point_stays_so_and_is_harm(work):
+    worker, counted = work(on_anomaly="continue"), Counted()
+    assert tried(steps=1, leaves=True, through=counted).isfinite().all()
+    assert not counted.kept.isfinite().all()
+    assert [(harm.what, harm.tensors[0].name) for harm in worker.harms if harm.what == "buffer"] == [("buffer", "kept")]
+
+
+class TriesMany(torch.optim.Optimizer):
+    """Tries each of ``points`` and ends on that of number ``at``."""
+
+    def __init__(self, parameters, points, at):
+        super().__init__(parameters, {"line_search_fn": "own"})
+        self.points, self.at = points, at
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        first = closure()
+        (weight,) = self.param_groups[0]["params"]
+        for point in self.points:
+            weight.fill_(point)
+            closure()
+        weight.fill_(self.points[self.at])
+        return first
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_step_that_ends_on_one_of_several_bad_points_is_harm(at, work):
+    worker = work(on_anomaly="continue")
+    tried(steps=1, optimizer=lambda weights: TriesMany(weights, [-1.0, -2.0, -3.0], at))
+    assert worker.harms[0].step == 0
+    assert is_root(worker.looked[0])
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Bad points that are left have used up their time: returns in which steps any was looked at since."""
+    monkeypatch.setattr(closures, "_FREE", 0)
+    steps, original = [], Examiner.examine
+
+    def examine(self, case):
+        steps.append(case.step)
+        return original(self, case)
+
+    monkeypatch.setattr(Examiner, "examine", examine)
+    return steps
+
+
+def test_points_that_are_left_are_looked_at_for_a_share_of_the_time_only(looks, work):
+    worker = work(on_anomaly="stop")
+    tried(leaves=True)
+    assert looks == [0]
+    worker.sentinel.trials._spent = 0.0
+    tried(leaves=True, steps=1)
+    assert looks == [0, 8]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_where_there_was_no_time_the_point_that_the_step_ends_on_is_looked_at_then(at, looks, work):
+    worker = work(on_anomaly="stop")
+    worker.sentinel.trials._spent = 1e9
+    left = worker.sentinel.looker.examiner.left
+    with pytest.raises(AnomalyStop):
+        tried(steps=1, optimizer=lambda weights: TriesMany(weights, [-1.0, -2.0, -3.0], at))
+    assert is_root(worker.looked[0])
+    assert looks == [0]
+    assert worker.sentinel.looker.examiner.left == left - 1
+
+
+def test_a_line_search_that_ends_on_what_it_had_no_time_for_is_told_with_its_line(looks, work):
+    worker = work(on_anomaly="stop")
+    worker.sentinel.trials._spent = 1e9
+    torch.manual_seed(0)
+    model = Interval()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1, max_iter=3, line_search_fn="strong_wolfe")
+    x, points = torch.randn(40, 3), []
+
+    def closure():
+        optimizer.zero_grad()
+        points.append(model(x, torch.zeros(40), torch.ones(40)))
+        loss = points[-1] if len(points) == 1 else points[-1] * (torch.zeros(()) / 0.0)  # the product
+        loss.backward()
+        return loss
+
+    with pytest.raises(AnomalyStop):
+        optimizer.step(closure)
+    assert looks == [0]
+    assert worker.harms[0].step == 0
+    assert worker.looked[0].site.source.rstrip()[-13:] == "# the product"
