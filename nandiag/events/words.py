@@ -179,6 +179,8 @@ def tensor(fact: TensorFact) -> str:
     parts = [f"{fact.dtype.removeprefix('torch.')} [{shape}]"]
     if fact.numel < math.prod(fact.shape):
         parts.append(f"a shard of {fact.numel:,} of it")
+    if fact.guessed:
+        return ", ".join([*parts, "whose values are not known"])
     for amount, what in ((fact.nan, "NaN"), (fact.posinf, "+Inf"), (fact.neginf, "-Inf")):
         if amount:
             parts.append(f"{amount:,} {what}" if fact.numel > 1 and fact.counted else what)

@@ -165,7 +165,8 @@ def _kind(claim: Claim, origin: Origin) -> str:
     if claim.basis == "look" and claim.shown is not None and origin.outputs_are != "output":
         return _kind_by_numpy(str(claim.shown.facts.get("numpy")), words.bad_kind(outputs))
     # What came from another rank is shown with the line that used it, and need not be what became of the loss.
-    lost = words.bad_kind(harm.tensors) if harm is not None and claim.basis == "loss" else None
+    guessed = any(fact.guessed for fact in origin.outputs)  # then what the update left is all that was seen
+    lost = words.bad_kind(harm.tensors) if harm is not None and (claim.basis == "loss" or guessed) else None
     seen = (
         lost
         or words.made_kind(outputs, origin.inputs)
