@@ -7,7 +7,6 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.events import Sent, Site
 
-
 IN_STEP = "all_gather, collective 0 of the step"
 
 
