@@ -41,8 +41,8 @@ def test_each_rank_of_one_place_has_the_kind_that_it_made_itself(by_hand):
         return analyse(record).verdict.summary.partition(" at step")[0]
 
     assert told(0, 1) == "+Inf born on rank 0 (NaN on rank 1)"
-    assert told(0, 1, 3) == "+Inf born on rank 0 (NaN on ranks 1, 3)"
-    assert told(1, 3) == "NaN born on ranks 1, 3"
+    assert told(0, 1, 3) == "+Inf born on rank 0 (NaN on ranks 1 and 3)"
+    assert told(1, 3) == "NaN born on ranks 1 and 3"
     assert told(1, 2) == "NaN born on ranks 1-2"
 
 
