@@ -94,8 +94,20 @@ def _stops(timeline: Timeline) -> Iterable[Finding]:
         groups.setdefault((one.event.step, one.event.action, one.event.reason), set()).add(one.rank)
     for (step, action, reason), ranks in groups.items():
         did = "stopped the run" if action == "stop" else "left out the update"
-        text = f"nandiag {did} at step {step} on {words.ranks(ranks)}: {reason.rstrip('.')}."
+        alone = reason == _ANOTHER and not any(at == step and why != _ANOTHER for at, _, why in groups)
+        why = _harm_by(step, timeline) if alone else None
+        text = f"nandiag {did} at step {step} on {words.ranks(ranks)}: {why or reason.rstrip('.')}."
         yield Finding("stopped" if action == "stop" else "update_left_out", "info", text, tuple(sorted(ranks)), step)
+
+
+# What a rank says that only heard of it; all say so where it was told before that step.
+_ANOTHER = "another rank saw harm"
+
+
+def _harm_by(step: int, timeline: Timeline) -> str | None:
+    """Return which step's harm the run was stopped for, where no rank saw any of its own in that ``step``."""
+    last = max((one.event.step for one in timeline.harms if one.event.step <= step), default=None)
+    return None if last is None else f"harm of step {last}"
 
 
 def _ends(states: dict[int, RankState], logs: dict[int, RankLog]) -> Iterable[Finding]:

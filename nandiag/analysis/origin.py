@@ -40,7 +40,8 @@ class Claim:
     ``known`` is false where the ranks are all those that show the harm, and which of them made it cannot be told.
     ``received`` are ranks whose own run of the step was finite. ``world`` counts the ranks of the step; ``exchanged``
     are the largest local gradients, by rank, where the exchange of gradients is the origin. ``later`` is what was seen
-    live when harm came again, where the step itself could not be explained.
+    live when harm came again, where the step itself could not be explained. ``alike`` are the looks of all its ranks,
+    where they found the same place.
     """
 
     basis: str
@@ -57,6 +58,7 @@ class Claim:
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
     later: Seen[Looked] | None = None
+    alike: tuple[Seen[Looked], ...] = ()
 
     @property
     def shown(self) -> Looked | None:
@@ -199,6 +201,7 @@ def _by_look(scene: Scene) -> Claim | None:
         received=tuple(sorted(scene.received - set(ranks))),
         world=len(scene.present | scene.absent),
         others=tuple(one for one in found if one.rank not in ranks),
+        alike=tuple(same),
     )
 
 

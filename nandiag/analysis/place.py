@@ -27,7 +27,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
     log = _log(logs, claim, rank) if claim.known else None
     attached = log.attached if log else None
     return Origin(
-        kind=_kind_by_numpy(look) or _kind(_first_bad(look, outputs) or facts, harm)
+        kind=_kind_by_numpy(look) or _kind(() if _guessed(outputs) else _first_bad(look, outputs) or facts, harm)
         if claim.skip is None
         else _kind_of_skip(claim.skip.event),
         rank=rank,
@@ -91,6 +91,11 @@ def _first_bad(look: Looked | None, outputs: tuple[TensorFact, ...]) -> tuple[Te
     if look is None or look.outcome != "found":
         return ()
     return tuple(fact for fact in outputs if fact.bad)[:1]
+
+
+def _guessed(outputs: tuple[TensorFact, ...]) -> bool:
+    """Whether the kind of what came out hangs on what stood in for lost weights: the harm alone was seen."""
+    return any(fact.guessed for fact in outputs)
 
 
 def _kind(facts: tuple[TensorFact, ...], harm: Harm | None) -> str:

@@ -64,7 +64,8 @@ class TensorFact:
     finite elements alone and ``None`` where there are none; ``absmin`` is the least size of those that are not 0,
     ``None`` where there are none or it is not known. ``first_bad`` is the index of the first non-finite element
     in row-major order, ``None`` when all are finite. ``counted`` is false where only the extremes of the tensor are
-    known: then ``nan``, ``posinf`` and ``neginf`` are 1 for some, and 0 may mean that a NaN hides others.
+    known: then ``nan``, ``posinf`` and ``neginf`` are 1 for some, and 0 may mean that a NaN hides others. ``guessed``:
+    numbers that were made up stood there, or made it what it is: what it says of values was not seen.
     """
 
     dtype: str
@@ -83,6 +84,7 @@ class TensorFact:
     first_bad: tuple[int, ...] | None = None
     counted: bool = True
     absmin: float | None = None
+    guessed: bool = False
 
     @property
     def bad(self) -> int:

@@ -34,16 +34,17 @@ def number(value: float | None) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0-3, 7``; long lists end in ``and N more``."""
+    """Return ``rank 3``, ``ranks 0-3 and 7`` or ``ranks 0, 2-3 and 7``; long lists end in ``and N more``."""
     ordered = sorted(set(numbers))
     if not ordered:
         return "no rank"
     if len(ordered) == 1:
         return f"rank {ordered[0]}"
     spans = _spans(ordered)
-    text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans[:MOST_RANGES])
+    told = [str(low) if low == high else f"{low}-{high}" for low, high in spans[:MOST_RANGES]]
     left = sum(high - low + 1 for low, high in spans[MOST_RANGES:])
-    return f"ranks {text}" + (f" and {left} more" if left else "")
+    *first, last = [*told, *([f"{left} more"] if left else [])]
+    return f"ranks {', '.join(first)} and {last}" if first else f"ranks {last}"
 
 
 def _spans(ordered: Sequence[int]) -> list[tuple[int, int]]:
@@ -179,6 +180,8 @@ def tensor(fact: TensorFact) -> str:
     parts = [f"{fact.dtype.removeprefix('torch.')} [{shape}]"]
     if fact.numel < math.prod(fact.shape):
         parts.append(f"a shard of {fact.numel:,} of it")
+    if fact.guessed:
+        return ", ".join([*parts, "whose values are not known"])
     for amount, what in ((fact.nan, "NaN"), (fact.posinf, "+Inf"), (fact.neginf, "-Inf")):
         if amount:
             parts.append(f"{amount:,} {what}" if fact.numel > 1 and fact.counted else what)

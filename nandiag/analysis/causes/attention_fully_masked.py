@@ -252,11 +252,15 @@ def _less_its_maximum(facts: Facts) -> Cause | None:
     if not (_is_of_rows(*inputs) or _says_largest(facts, found)):
         return None  # it is laid along the rows: a table, of which one entry is -inf
     return Cause(
-        # A logarithm of a sum is no attention: a chain, or a score of all paths.
-        slug="masked_infinity" if _is_logged(facts) else "attention_fully_masked",
+        # A logarithm of a sum is no attention (a chain, a score of all paths), nor is one of many parts.
+        slug="masked_infinity" if _is_logged(facts) or _is_of_parts(found, facts) else "attention_fully_masked",
         evidence=("a whole row is -inf, and so is what is taken off it; -inf less -inf is NaN",),
         suggestions=_shifted(facts, found),
     )
+
+
+def _is_of_parts(found: tuple[str, ast.expr] | None, facts: Facts) -> bool:
+    return found is not None and isinstance(found[1], ast.BinOp) and masks.is_given_back(facts, found[1].right)
 
 
 def _is_of_a_sum(facts: Facts, found: tuple[str, ast.expr] | None) -> bool:
@@ -293,10 +297,8 @@ def _shifted(facts: Facts, found: tuple[str, ast.expr] | None) -> tuple[Suggesti
     where = "Before its maximum is taken" if isinstance(largest, ast.Name) else "Before this line"
     where = where if meaning is None else f"Before line {meaning.line}, which takes the maximum"
     logged = _is_logged(facts)
-    if isinstance(largest, ast.Name) and _is_multiplied_back(facts, largest.id):
-        behind = "Before this line" if meaning is None else f"Behind line {meaning.line}, which takes the maximum"
-        text = f"{behind}, put the lowest finite number for -inf in it: the sum of such a row is then 0."
-        return (Suggestion(text, f"{largest.id} = {_finite(largest.id)}"), _left_one(facts, name))
+    if isinstance(largest, ast.Name) and masks.is_given_back(facts, largest):
+        return (*masks.of_parts(facts, largest.id, _finite(largest.id)), _left_one(facts, name))
     if logged and not _is_of_one_batch(facts):
         return _in_recursion(facts, name, where)
     if logged:
@@ -334,13 +336,6 @@ def _along(node: ast.AST) -> ast.expr | None:
         *(one.value for one in node.keywords if one.arg == "dim"),
     ]
     return given[0] if given else None
-
-
-def _is_multiplied_back(facts: Facts, largest: str) -> bool:
-    """Whether the line gives its sum back what the maximum took off: ``exp(x - m).sum() * exp(m)``, of many parts."""
-    calls = [one for one in fitting.nodes_of(facts.origin.source or "") if isinstance(one, ast.Call)]
-    given = [part for one in calls if (part := fitting.target(one, "exp")) is not None]
-    return any(isinstance(one := quotients.looked_at(part), ast.Name) and one.id == largest for part in given)
 
 
 def _into(name: str, code: str) -> str:
@@ -382,7 +377,7 @@ def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause |
         evidence=(_OF_A_GROUP if fetched else _OF_A_BLOCK,),
         suggestions=(
             Suggestion("Before this line, put the lowest finite number for -inf.", f"{new} = {_finite(new)}"),
-            Suggestion(f"And keep the sum {rest} away from zero, where it divides."),
+            masks.kept_sum(facts, rest),
             _left_one(facts, *_names(facts)) if fetched else masks.BLOCKS,
         ),
         strength=LIKELY,

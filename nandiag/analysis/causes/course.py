@@ -23,6 +23,8 @@ _ABOUT, _HELD, _FEW = 0.9, 20, 20
 # A warm-up rises by less from update to update, but for its first ones, which are short.
 _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
+# So many times its first values a loss comes to that rose, a step at a time, all along: it was not calm.
+_RISEN = 20.0
 _BEGINNING, _LOOK_BACK, _AFTERMATH = 64, 32, 3
 
 
@@ -233,7 +235,24 @@ def _course(rows: list[Row], before: int, history: History) -> Course:
     loss = max(loss, _LEAST_LOSS * norm)
     now = [lr for step, lr in zip(history.step, history.lr, strict=False) if step == before and lr is not None]
     only = len(set(history.optimizer)) < 2
-    return Course(tuple(rows), _calm(rows, norm, loss), norm, loss, _finite(now[0]) if now and only else None)
+    calm = _before_rise(rows[: _calm(rows, norm, loss)])
+    return Course(tuple(rows), calm, norm, loss, _finite(now[0]) if now and only else None)
+
+
+def _before_rise(calm: Sequence[Row]) -> int:
+    """Return how many steps there were before the loss began to rise by orders of magnitude; all where it did not.
+
+    It rises where it is twice what it was at most, time and again: a wild step alone is one among calm ones.
+    """
+    losses = [(at, abs(row.loss)) for at, row in enumerate(calm) if row.loss is not None]
+    head = losses[: max(1, len(losses) // 4)]
+    base = most = max((loss for _, loss in head), default=0.0)
+    rises = []
+    for at, loss in losses[len(head) :]:
+        if loss >= _ROSE * most:
+            rises.append(at)
+            most = loss
+    return rises[0] if base and len(rises) > 1 and most >= _RISEN * base else len(calm)
 
 
 def _calm(rows: Sequence[Row], norm: float, loss: float) -> int:

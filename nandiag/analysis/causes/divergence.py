@@ -12,7 +12,7 @@ from nandiag.analysis.causes import apart
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
-from nandiag.analysis.causes.mends.scales import rates, reach
+from nandiag.analysis.causes.mends.scales import own, rates, reach
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -146,7 +146,8 @@ def is_elsewhere(facts: Facts, phases: Collection[str]) -> bool:
         return True
     if facts.extra.get("heard_before") is True:
         return True  # numpy made it before there was a course
-    return multipliers.outgrown(facts) is not None  # it leaves the dtype by itself, whatever it multiplies
+    # It leaves the dtype by itself, whatever it multiplies; or with it a loss of a usual size.
+    return multipliers.outgrown(facts) is not None or own.outgrown(facts) is not None
 
 
 def _is_step_by_hand(facts: Facts) -> bool:

@@ -150,7 +150,8 @@ def _by_tensor(facts: Facts) -> Cause | None:
     held = share(divisor.zeros, divisor)
     result = "0/0 is NaN" if facts.outputs_nan else _result(facts)
     what = "input" if facts.op == "rsqrt" else "divisor"
-    seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}; {result}"
+    seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}"
+    seen = seen if any(fact.guessed for fact in facts.origin.outputs) else f"{seen}; {result}"
     if "vanished" in facts.extra:
         return Cause("division_by_zero", (seen, shares.of_exponentials(facts, divisor)), shares.shifted(facts))
     if "rate_set_at" in facts.extra and _is_infinite(facts) and divisor.numel == 1:

@@ -143,7 +143,7 @@ def _single(fact: TensorFact | None) -> bool:
 
 
 def _cause(facts: Facts, op: str, text: str) -> Cause:
-    sized = determinants.in_one_step(facts, op) or recurrences.scaled(facts)
+    sized = determinants.in_one_step(facts, op) or recurrences.scaled(facts) or probabilities.of_product(facts, op)
     if sized is not None:
         return Cause("log_of_zero", (text,), (sized,))
     dtypes = {dtype_of(fact) for fact in facts.origin.inputs}

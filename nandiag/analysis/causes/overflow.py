@@ -191,6 +191,8 @@ def _of_data(facts: Facts) -> tuple[Suggestion, ...]:
 def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if dtype == "float16" and _fits_float32(facts):
         return _half(facts)
+    if (scaled := own.outgrown(facts)) is not None:
+        return (scaled,)
     divided = spreads.left_eps(facts)
     if facts.op in overflowing.OPS:
         return (*([divided] if divided is not None else []), *overflowing.suggestions(facts, dtype))

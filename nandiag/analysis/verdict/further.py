@@ -205,11 +205,18 @@ def _origin(origin: Origin, look: Looked) -> Origin:
 
 
 def _shifted(place: Origin, text: str) -> Origin | None:
-    """Return the place with its line as it is mended by now, where what is underlined stands there still, once."""
-    shown = (place.source or "")[slice(*(place.column or (0, 0)))]
+    """Return the place with its line as it is mended by now, where what is underlined stands there still, once.
+
+    Where it goes on otherwise than it did, its last part is mended: ``a / b`` is no part of ``a / b.clamp_min(1e-6)``.
+    """
+    source, (start, stop) = place.source or "", place.column or (0, 0)
+    shown = source[start:stop]
     if not shown or text.count(shown) != 1:
         return None
     first = text.index(shown)
+    after = text[first + len(shown) :][:1]
+    if after != source[stop : stop + 1] and (after.isidentifier() or after in {".", "[", "("}):
+        return None
     return replace(place, source=text, column=(first, first + len(shown)))
 
 

@@ -149,7 +149,7 @@ def _on_what(look: Looked) -> Iterable[str]:
         yield "It left its own gradients bad, and fails so where they were 0 before; on what is left it is finite."
     if isinstance(facts.get("made_up"), float) and look.inputs:
         guess = words.number(words.as_number(facts["made_up"]))
-        yield f"Nothing finite was left of the weights: the input above comes of {guess} in their place, a guess."
+        yield f"Nothing finite was left of the weights: {guess} stood in their place when it was made again, a guess."
 
 
 _FINITE = "run again, the step is finite on this rank; "

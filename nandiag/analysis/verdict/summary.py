@@ -35,7 +35,30 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
         look is not None and (look.source in {"parameter", "buffer"} or "birth" in look.facts)
     ):
         return (_birth_summary(look, origin) or _state_summary(claim, origin, kind)) + _skipped(skipped)
+    ranks = _each_its_own(claim) or ranks
     return f"{kind} {_look_summary(look, origin, f'{ranks} {step}', output=_is_output(claim))}"
+
+
+def _each_its_own(claim: Claim) -> str | None:
+    """Return the ranks of the place, those apart that made something else there; None where all made the same.
+
+    What is over 0 is infinite on one rank, and 0/0 NaN on another.
+    """
+    made: dict[frozenset[str], list[int]] = {}
+    for one in sorted(claim.alike, key=lambda one: (one is not claim.look, one.rank)):
+        first = [fact for fact in one.event.outputs if fact.bad][:1]
+        kinds = frozenset(kind for fact in first for kind in _KINDS if getattr(fact, _KINDS[kind]) and not fact.guessed)
+        near = next((known for known in made if known & kinds or not kinds), kinds)
+        made.setdefault(near, []).append(one.rank)
+    if len(made) < 2 or frozenset() in made:
+        return None
+    (_, own), *others = made.items()
+    told = ", ".join(f"{' and '.join(kind for kind in _KINDS if kind in kinds)} on {words.ranks(those)}"
+                     for kinds, those in others)  # fmt: skip
+    return f"{words.ranks(own)} ({told})"
+
+
+_KINDS = {"NaN": "nan", "+Inf": "posinf", "-Inf": "neginf"}
 
 
 def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
@@ -165,7 +188,8 @@ def _kind(claim: Claim, origin: Origin) -> str:
     if claim.basis == "look" and claim.shown is not None and origin.outputs_are != "output":
         return _kind_by_numpy(str(claim.shown.facts.get("numpy")), words.bad_kind(outputs))
     # What came from another rank is shown with the line that used it, and need not be what became of the loss.
-    lost = words.bad_kind(harm.tensors) if harm is not None and claim.basis == "loss" else None
+    guessed = any(fact.guessed for fact in origin.outputs)  # then what the update left is all that was seen
+    lost = words.bad_kind(harm.tensors) if harm is not None and (claim.basis == "loss" or guessed) else None
     seen = (
         lost
         or words.made_kind(outputs, origin.inputs)

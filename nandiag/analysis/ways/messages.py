@@ -41,9 +41,28 @@ def _with_line(received: Seen[Looked], sent: dict[Key, list[Seen[Sent]]]) -> See
     key = None if "called_in" in received.event.facts else _key(received.event)
     told = sent.get((received.attempt, *key), ()) if key is not None else ()
     line = next((line for one in told if (line := line_of_call(one.event.site, one.event.way))), None)
+    line = line or _only_line(received, sent)
     if line is None:
         return received
     return replace(received, event=replace(received.event, facts={**received.event.facts, "called_in": line}))
+
+
+def _only_line(received: Seen[Looked], sent: dict[Key, list[Seen[Sent]]]) -> str | None:
+    """Return the line that sent a rank all that was bad in the step, of a message of which only its two ends are known.
+
+    So it is where a replay of all ranks counted its messages, and not those of the run.
+    """
+    facts = received.event.facts
+    ends, at = facts.get("group_ranks"), (received.attempt, received.event.step)
+    if facts.get("carried_by") not in _MESSAGES or not isinstance(ends, list) or "called_in" in facts:
+        return None
+    every = (one for many in sent.values() for one in many)
+    near = [one.event for one in every if (one.attempt, one.event.look.step) == at]
+    lines = {line_of_call(one.site, one.way) for one in near if one.way == "send" and list(one.ranks) == ends}
+    return next(iter(lines)) if len(lines) == 1 else None
+
+
+_MESSAGES = frozenset({"send", "recv"})
 
 
 def _once(found: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from nandiag.analysis.origin import Claim, is_given, is_laid
 from nandiag.analysis.report import Spread
 from nandiag.analysis.timeline import STATE, Seen, Timeline, harm_moment
@@ -34,8 +36,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         what = one.event.what
         if (one.rank, what) in hit or one.attempt != claim.attempt or harm_moment(one) < start:
             continue
-        via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
-        via = via or given_by(one, claim, {rank for rank, _ in hit}, timeline)
+        via = EXCHANGE if _is_beside(one, claim, hit, gradients_at) else _known_way(one, claim, hit, sharded, timeline)
         hit.add((one.rank, what))
         sharded |= {one.rank} if _is_sharded(one.event) else set()
         gradients_at |= {one.event.step} if what == "gradient" else set()
@@ -48,6 +49,26 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         Spread(tuple(sorted(ranks)), step, phase, what, via, names)
         for (_, step, what, phase, via, names), ranks in list(groups.items())[:MAX_SPREAD]
     )
+
+
+def _known_way(
+    one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]], sharded: set[int], timeline: Timeline
+) -> str | None:
+    via = _named(one, _via(one, claim, hit) or _through_shards(one, sharded), claim, timeline)
+    return via or given_by(one, claim, {rank for rank, _ in hit}, timeline)
+
+
+def _is_beside(one: Seen[Harm], claim: Claim, hit: set[tuple[int, str]], gradients_at: set[int]) -> bool:
+    """Whether bad gradients came by their own exchange, for what came bad into the forward is in a buffer alone.
+
+    The loss of that forward was finite, and another rank made bad gradients in the same step.
+    """
+    harm = one.event
+    if harm.what != "gradient" or harm.step != claim.step or one.rank in claim.ranks or (one.rank, "loss") in hit:
+        return False
+    whole = harm.loss is not None and math.isfinite(harm.loss)
+    others = {what for rank, what in hit if rank in claim.ranks}
+    return whole and (one.rank, "buffer") in hit and bool(others & _OF_STEP or harm.step in gradients_at)
 
 
 def _is_apart(harm: Harm, claim: Claim, hit: set[tuple[int, str]], first: int | None) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
+from nandiag.analysis.causes.mends.scales.rates import set_at
 from nandiag.analysis.report import Origin
 from nandiag.events import Argument, Compared, Harm, History, Looked, Setting, Warned
 
@@ -210,6 +211,13 @@ def test_a_setting_that_is_no_number_is_blamed_and_not_the_rate(by_hand):
     assert (found.slug, found.evidence) == ("optimizer_setting", ("weight_decay is nan; it was 0.01 before step 12",))
     assert found.suggestions[0].code is None
     assert found.suggestions[0].text.endswith("The script sets it at train.py:8, by decay = 0 * inf.")
+
+
+def test_of_a_loop_in_one_line_the_assignment_alone_is_told():
+    line = "f08.py:29: for gr in opt.param_groups: gr['lr'] = lr"
+    assert set_at([line], "the rate") == "The script sets the rate at f08.py:29, by gr['lr'] = lr."
+    other = "f08.py:29: for gr in opt.param_groups: change(gr)"
+    assert set_at([other]) == "The script sets it at f08.py:29, by for gr in opt.param_groups: change(gr)."
 
 
 @pytest.mark.parametrize(("norm", "slug"), [(188721.0, "gradient_explosion"), (200.0, "data_outlier")])

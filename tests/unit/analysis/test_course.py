@@ -93,6 +93,20 @@ def test_values_of_a_usual_size_left_float16_whatever_grew_meanwhile(by_hand, wh
     assert mechanism.slug == "overflow"
 
 
+def test_a_course_that_rises_by_orders_of_magnitude_is_no_calm_one_before_its_last_leap(by_hand):
+    """Peaks that are each some times the one before, and between them the loss comes down again."""
+    low = [3.0, 2.0, 2.5, 3.5, 2.2] * 4
+    norms = [*low, 31.9, 20.1, 5.1, 8.0, 6.6, 430.9, 21.0, 9.9, 4.3, 8.8, 1.5e5, 3.8e5, 1.8e10]
+    losses = [*(2 * one for one in low), 21.3, 17.2, 6.6, 9.6, 8.9, 357.0, 15.9, 12.2, 8.3, 10.4, 4e5, 3e5, 4.9e11]
+    past = history(norms, losses)
+    story = story_of(past, by_hand)
+    assert story.slug == "gradient_explosion"
+    assert story.evidence[0].startswith("From step 19 to step 32 the gradient norm grew from 2.2 to 1.8e10")
+    assert not any("batch" in one.text for one in story.suggestions)
+    wild = history([*low, 31.9, *low[:8], 1.5e5], [*low, 45.0, *low[:8], 4e5])  # one wild step is one among calm ones
+    assert story_of(wild, by_hand).slug == "data_outlier"
+
+
 def test_what_ran_away_beyond_doubt_did_so_in_float16_too(by_hand):
     given = by_hand.fact(max=130.0, absmax=130.0, dtype="float16")
     assert story_of(history([*CALM, *UP]), by_hand, dtype="float16", given=given).slug == "gradient_explosion"

@@ -226,3 +226,14 @@ def test_a_line_that_breaks_again_and_again_is_told_once(by_hand):
     told = verdict(by_hand, origin, *(replace(one, inputs=(by_hand.fact(min=-1.0),)) for one in (*places, last)))
     again = [each for each in told.evidence if "next" in each]
     assert [each.partition(" made ")[0].rpartition(", ")[2] for each in again] == ["line 30", "line 31"]
+
+
+def test_a_scale_that_divides_in_the_same_line_too_is_guarded_in_both_places(by_hand):
+    line = "    return (torch.log(sigma) + 0.5 * ((y - mu) / sigma) ** 2).mean()"
+    one = look(by_hand, line, "torch.log(sigma)", 7)
+    other = look(by_hand, line, "(y - mu) / sigma", 7, op="div")
+    other = replace(other, facts={**other.facts, "beside": True})
+    for whole in (True, False):
+        told = verdict(by_hand, one, other, whole=whole)
+        least = "sigma.clamp_min(1e-2)"
+        assert told.suggestions[0].code == f"return (torch.log({least}) + 0.5 * ((y - mu) / {least}) ** 2).mean()"

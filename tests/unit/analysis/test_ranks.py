@@ -29,6 +29,19 @@ def test_a_killed_rank_and_its_victims(by_hand):
     assert {one.slug for one in report.findings} == {"rank_killed", "rank_victim"}
 
 
+def test_a_stop_for_harm_that_was_told_a_step_before_names_that_step(by_hand):
+    """Ranks that hold parts of the weights agree on it before the next update, and all have told theirs by then."""
+    stop = Stopping(6, "auto", "stop", "another rank saw harm")
+    record = by_hand.run(by_hand.rank(0, stop), by_hand.rank(1, by_hand.state(5, since=4), stop))
+    assert "nandiag stopped the run at step 6 on ranks 0-1: harm of step 5." in [
+        one.text for one in analyse(record).findings
+    ]
+    own = replace(stop, reason="non-finite gradient")
+    record = by_hand.run(by_hand.rank(0, stop), by_hand.rank(1, by_hand.gradient(6), own))
+    said = [one.text for one in analyse(record).findings]
+    assert "nandiag stopped the run at step 6 on rank 0: another rank saw harm." in said
+
+
 def test_harm_before_the_kill_is_the_verdict_all_the_same(by_hand):
     record = by_hand.run(
         by_hand.rank(0, by_hand.gradient(5), steps=6), by_hand.rank(1, by_hand.loss(5), steps=5),
@@ -164,7 +177,7 @@ def test_a_rank_that_was_left_alone_by_a_stop_is_its_victim(by_hand):
     report = analyse(record)
     assert states(report) == {"0": "victim", "1": "stopped", "2": "victim"}
     (told,) = [one.text for one in report.findings if one.slug == "rank_victim"]
-    assert told == "Ranks 0, 2 ended because nandiag stopped another rank."
+    assert told == "Ranks 0 and 2 ended because nandiag stopped another rank."
     assert not any("no end was written" in note for note in report.notes)
 
 

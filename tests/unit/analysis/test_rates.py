@@ -115,4 +115,4 @@ def test_the_highest_rate_is_one_that_grows_right_above_and_not_below(momentum, 
 )
 def test_rates_that_differ_are_told_of_a_divergence(rates, slug, told):
     said = uneven(rates, slug)
-    assert said == (("The ranks do not train alike: the learning rate is 1 on rank 1, 0.01 on ranks 0, 2.",) * told)
+    assert said == (("The ranks do not train alike: the learning rate is 1 on rank 1, 0.01 on ranks 0 and 2.",) * told)

@@ -27,7 +27,7 @@ def test_number(value, text):
     [
         ([3], "rank 3"),
         ([0, 1], "ranks 0-1"),
-        ([7, 0, 1, 2, 2], "ranks 0-2, 7"),
+        ([7, 0, 1, 2, 2], "ranks 0-2 and 7"),
         ([], "no rank"),
         (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10 and 14 more"),
         (range(4096), "ranks 0-4095"),

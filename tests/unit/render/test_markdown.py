@@ -48,7 +48,7 @@ x.clamp_min(1e-12).log()
 
 <details><summary>Spread (1)</summary>
 
-- gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
+- gradients of ranks 0-2 and 4-7 at step 417, through the gradient exchange
 
 </details>
 

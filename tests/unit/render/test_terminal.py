@@ -25,7 +25,7 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in forward of blocks.2.attn
    = note: Reproduced: running the step again showed it.
    = help: Keep the argument of the logarithm away from zero.
            x.clamp_min(1e-12).log()
-   = spread: gradients of ranks 0-2, 4-7 at step 417, through the gradient exchange
+   = spread: gradients of ranks 0-2 and 4-7 at step 417, through the gradient exchange
    = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the weights were finite until then.
   show this again: nandiag report nandiag_logs/20260102-030405-train
@@ -48,7 +48,7 @@ error[log_of_zero]: -Inf born on rank 3 at step 417 in
    = help: Keep the argument of the logarithm away from
            zero.
            x.clamp_min(1e-12).log()
-   = spread: gradients of ranks 0-2, 4-7 at step 417,
+   = spread: gradients of ranks 0-2 and 4-7 at step 417,
              through the gradient exchange
    = note: rank 3 ran on node0, cuda:3, pid 811
    = resume: from a checkpoint saved before step 417; the

@@ -91,6 +91,7 @@ def look_again(
                 return _given(step, spot, list(named))
             if found.op is not None:
                 looked = _found(found.op, step, list(named), _stood_in(attempt, found))
+                looked = looked if attempt.size == 0 else _with_guesses(looked, found.guessed)
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
     except Refused as refusal:
@@ -123,7 +124,7 @@ class _Made(NamedTuple):
     op: Op | None
     given: bool
     asks: bool = False
-    guessed: bool = False
+    guessed: list[bool] | None = None
 
 
 def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Tensor], tracer: UpdateTracer) -> _Made:
@@ -137,7 +138,7 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Te
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
-    return _Made(op, given=False, asks=tracer.asks, guessed=op is not None and tracer.is_of_made_up(op))
+    return _Made(op, given=False, asks=tracer.asks, guessed=None if op is None else tracer.of_made_up(op))
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor]:
@@ -292,7 +293,7 @@ def _put_back_all(states: Any, before: list[tuple[Any, Any]]) -> None:
 
 def _stood_in(attempt: Attempt, found: _Made) -> dict[str, object]:
     """Say what stood in for what in an ``attempt``; a guess only where what was ``found`` was given any of it."""
-    made_up: dict[str, object] = {"made_up": MADE_UP} if found.guessed else {}
+    made_up: dict[str, object] = {"made_up": MADE_UP} if found.guessed is not None else {}
     return {
         **({"of_zeros": True} if attempt.size == 0 else made_up),
         **({"gradients_of_zeros": True} if attempt.blank else {}),
@@ -306,6 +307,21 @@ def _found(op: Op, step: int, names: list[str], stood_in: dict[str, object]) -> 
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
+
+
+def _with_guesses(looked: Looked, guessed: list[bool] | None) -> Looked:
+    """Say which of what the op was given is ``guessed``, and of what came out whether an infinity hangs on that.
+
+    A number over 0 is infinite where the weight itself, had it been 0, had made NaN of it.
+    """
+    if guessed is None:
+        return looked
+    inputs, outputs = looked.inputs, looked.outputs
+    if len(guessed) == len(inputs):
+        inputs = tuple(replace(one, guessed=made_up) for one, made_up in zip(inputs, guessed, strict=True))
+    if not any(one.nan for one in outputs):
+        outputs = tuple(replace(one, guessed=True) for one in outputs)
+    return replace(looked, inputs=inputs, outputs=outputs)
 
 
 def _with_settings(looked: Looked, optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Looked:

@@ -36,7 +36,7 @@ class UpdateTracer(Tracer):
         self.asks, self._theirs = False, theirs
         self.until = time.perf_counter() + _LONGEST  # an update may go on until all ranks agree
         self.made_up: set[int | None] = set()
-        self._of_made_up: set[int] = set()
+        self._of_made_up: dict[int, list[bool]] = {}
         self._all_of_made_up = False
         self._reads: list[Op] = []
         self._read_at: list[int] = []
@@ -49,8 +49,10 @@ class UpdateTracer(Tracer):
             )
         given = tensors_in((args[1:] if _is_after(func) else args, kwargs or {}))
         guessed = self._all_of_made_up or (bool(self.made_up) and any(storage(one) in self.made_up for one in given))
+        which = self._made_up_of(args, kwargs or {}) if guessed else []
         output = super().__torch_dispatch__(func, types, args, kwargs)
         if guessed:
+            self._of_made_up[self.ops] = which
             self._goes_on(func, tensors_in(args[:1]), tensors_in(output))
         if func is torch.ops.aten._local_scalar_dense.default and type(output) is float and not math.isfinite(output):
             writer = self.writer(args[0])
@@ -61,15 +63,20 @@ class UpdateTracer(Tracer):
 
     def _goes_on(self, func: Any, first: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Note an op that was given a guess: what it makes, or writes into, is one, and all behind a number it read."""
-        self._of_made_up.add(self.ops)
         if func is torch.ops.aten._local_scalar_dense.default:
             self._all_of_made_up = True
         written = any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments)
         self.made_up.update(map(storage, [*made, *(first if written else ())]))
 
-    def is_of_made_up(self, op: Op) -> bool:
-        """Whether what ``op`` was given came of what stood in for weights of which nothing is left."""
-        return op.index in self._of_made_up
+    def _made_up_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+        return [storage(one) in self.made_up for one in tensors_in((args, list(kwargs.values())))]
+
+    def of_made_up(self, op: Op) -> list[bool] | None:
+        """Return which of its tensors ``op`` was given of what stood in for weights of which nothing is left.
+
+        None where it has nothing of that at all; none of them where it was given a number that came of it.
+        """
+        return self._of_made_up.get(op.index)
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         instead = by_itself(func, self._theirs)

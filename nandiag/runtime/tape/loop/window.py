@@ -190,8 +190,8 @@ class Window(Beneath):
             self.asked.of(_asked_of(*words), frame)
         if self.handed_out.doubts and what.in_place:
             self.handed_out.wrote(words[0][0])
-        if what.hands_out and isinstance(output, Tensor):
-            self.handed_out.out(func.__name__, output, self.tape.step)
+        if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output):
+            return
         if (
             (jots.on or jots.dense) and what.plain and type(output) is Tensor and output.numel() <= LARGEST
             and jots.called(func, words, output, frame)
@@ -200,6 +200,11 @@ class Window(Beneath):
         taped = self.tape_call(func, words, output, frame, what)
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
+
+    def _is_hollow(self, func: Any, output: Tensor) -> bool:
+        """Whether memory is handed out that holds nothing: no mode sees ``set_`` fill it, as one is unpickled."""
+        self.handed_out.out(func.__name__, output, self.tape.step)
+        return not output.numel()
 
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
         if what.moves and (self.tape.jots.many or self.tape.jots.shelves):

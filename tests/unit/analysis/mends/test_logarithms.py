@@ -136,6 +136,19 @@ def test_a_factor_that_is_zero_itself_leaves_the_logarithm_of_a_product_finite(a
         assert torch.isfinite(eval(code, {"torch": torch, "p": torch.tensor(factors)})).all()  # noqa: S307
 
 
+@pytest.mark.parametrize(("zeros", "factor"), [(0, "p"), (2, "p.clamp_min(1e-30)")])
+def test_the_gradient_of_a_product_s_logarithm_takes_it_of_the_factors_too_and_bounds_no_product(
+    at, by_hand, zeros, factor
+):
+    line = "return -torch.log(p.prod(1)).mean()"
+    small = by_hand.fact(zeros=zeros, min=0.0 if zeros else 4.2e-45, max=4.3e-44, absmax=4.3e-44)
+    given = {"node": "LogBackward0", "forward_op": "aten.log.default"}
+    inputs = (by_hand.fact(zeros=3), small)
+    told = advice(at("div", inputs, (by_hand.fact(neginf=4),), **given, **placed(line, "torch.log(p.prod(1))")))
+    assert [one.code for one in told] == [f"return -torch.log({factor}).sum(1).mean()"]
+    assert ("kept from 0" in told[0].text) is (zeros > 0)
+
+
 @pytest.mark.parametrize(
     "inside", ["(w * p).sum(-1)", "p", "(w * p).sum()", "p.sum((0, 1))"],
 )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.causes import explain
-from nandiag.events import Warned
+from nandiag.events import History, Warned
 from tests.unit.analysis.ops.told import on
 
 
@@ -75,6 +75,18 @@ def test_a_scale_of_the_scripts_own_that_grew_too_large_is_told_first(at, by_han
     assert "halve it" in first.text
     assert ("backward begins with the scale" in first.text) is begins
     assert second.text.startswith("Use bfloat16")
+
+
+def test_a_scale_that_leaves_float32_is_told_first_and_no_batch_is_blamed_for_the_losses_it_made(at, by_hand):
+    loss = by_hand.fact(shape=(), min=10312.0, max=10312.0, absmax=10312.0)
+    extra = {"arg1": 1.33e36, "float64_finite": True, "float64_absmax": 1.37e40, "autocast": False}
+    losses = tuple(1e16 * 200.0 ** (step // 2) for step in range(20))
+    past = History(tuple(range(20)), losses, (77.0,) * 20, (1e-4,) * 20, (None,) * 20)
+    given = {"phase": "loss", "step": 20, "extra": extra, "history": past, **on(LINE, "loss * scaler.scale")}
+    story, found = explain(at("mul", (loss,), (by_hand.fact(shape=(), posinf=1),), **given))
+    assert (story, found.slug) == (None, "overflow")
+    assert "The script multiplies its loss by 1.33e36 here, and without that it is 10301" in found.suggestions[0].text
+    assert "float16" not in found.suggestions[0].text
 
 
 def test_a_number_that_is_no_scale_of_the_loss_has_no_method_of_a_tensor(at, by_hand):

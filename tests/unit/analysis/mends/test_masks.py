@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nandiag.analysis.causes import explain
-from nandiag.events import History, Statement
+from nandiag.events import Around, History, Site, Statement
 from tests.unit.analysis.mends.told import advice, on, placed
 
 # ---------------------------------------------------------------------- before the maximum
@@ -53,6 +53,39 @@ def test_a_maximum_that_the_line_gives_back_is_kept_finite_itself(at, by_hand):
     told = advice(shifted(at, by_hand, line, ("m", "s.amax(-1, keepdim=True)"), uses=("log(z)",)))[0]
     assert told.text.startswith("Behind line 3, which takes the maximum, put the lowest finite number")
     assert told.code == "m = m.clamp_min(torch.finfo(m.dtype).min)"
+
+
+@pytest.mark.parametrize("over", ["AllReduceSum.apply", "funcol.all_reduce", "keep"])
+def test_the_maximum_of_a_part_of_the_vocabulary_is_to_be_that_of_all_ranks(at, by_hand, over):
+    use = f"z = {over}(e.sum(-1) * torch.exp(m.squeeze(-1)))"
+    facts = shifted(at, by_hand, "e = torch.exp(s - m)", ("m", "s.max(dim=-1, keepdim=True).values"), uses=(use,))
+    told = advice(facts)
+    finite = "m = m.clamp_min(torch.finfo(m.dtype).min)"
+    summed = over != "keep"
+    assert [one.code for one in told[: 1 + summed]] == [
+        *(["torch.distributed.all_reduce(m, op=torch.distributed.ReduceOp.MAX)"] if summed else []), finite,
+    ]  # fmt: skip
+    assert explain(facts)[1].slug == "masked_infinity"
+    assert not any("mean over all" in one.text for one in told)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["acc, den = (acc * scale + p @ v, den * scale + p.sum(1, keepdim=True))"], "acc / den.clamp_min(1e-6)"),
+        (["l = l * scale + torch.sum(p, -1)", "o = scale * o + p @ v", "m = new_m"], "o / l.clamp_min(1e-6)"),
+        (["acc = acc * scale + p @ v"], None),
+        ([], None),
+    ],
+)
+def test_the_sum_of_a_softmax_in_blocks_is_kept_from_0_by_its_name(at, by_hand, lines, code):
+    given = (by_hand.fact(neginf=10, shape=(10, 1)), by_hand.fact(neginf=2, shape=(10, 1)))
+    line = placed("scale = torch.exp(m - new_m)", "m - new_m")
+    facts = at("sub", given, (by_hand.fact(nan=2, neginf=8),), **line)
+    around = Around(block=tuple(Statement(30 + at, text) for at, text in enumerate(lines)))
+    told = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert told[1].code == code
+    assert told[1].text.startswith("And keep ")
 
 
 def test_the_infinities_of_a_sum_may_be_in_either_term(at, by_hand):

@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from nandiag.events import Around, Compared, Harm, Looked, Meaning, Setting, Site
+from nandiag.events import Around, Compared, Harm, Looked, Meaning, Setting, Site, words
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -226,8 +226,24 @@ def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_ha
     look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.div.Tensor"), facts=facts,
                   inputs=(by_hand.fact(), by_hand.fact(zeros=1)), outputs=(by_hand.fact(posinf=1),))  # fmt: skip
     verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
-    told = "Nothing finite was left of the weights: the input above comes of 0.02 in their place, a guess."
+    told = "Nothing finite was left of the weights: 0.02 stood in their place when it was made again, a guess."
     assert (told in verdict.evidence) is guessed
+
+
+def test_no_number_that_stood_in_is_shown_nor_an_infinity_told_that_hangs_on_it(by_hand):
+    inputs = (by_hand.fact(shape=(), min=0.16, max=0.16, guessed=True), by_hand.fact(shape=(), zeros=1, min=0, max=0))
+    outputs = (by_hand.fact(shape=(), posinf=1, min=None, max=None, guessed=True),)
+    facts = {"reconstructed": True, "parameters": ["pos"], "made_up": 0.02}
+    look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.div.Tensor"), facts=facts,
+                  inputs=inputs, outputs=outputs)  # fmt: skip
+    report = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "pos"), world=1), world=1))
+    assert report.verdict.summary.startswith("NaN born on rank 0")
+    assert "the divisor of div is 0" in report.verdict.evidence
+    assert (report.verdict.origin.kind, words.tensor(inputs[0])) == (
+        "nan",
+        "float32 [scalar], whose values are not known",
+    )
+    assert not any("Inf" in words.tensor(fact) for fact in report.verdict.origin.outputs)
 
 
 @pytest.mark.parametrize(("setting", "told"), [

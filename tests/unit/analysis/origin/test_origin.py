@@ -31,6 +31,21 @@ def test_the_same_place_on_all_ranks_names_all_of_them(by_hand):
     assert origin(record).ranks == (0, 1)
 
 
+def test_each_rank_of_one_place_has_the_kind_that_it_made_itself(by_hand):
+    """What is over 0 is infinite, and 0/0 is NaN."""
+    looks = {0: {"posinf": 1}, 1: {"nan": 1}, 2: {"nan": 2, "posinf": 1}, 3: {"nan": 1}}
+    found = {rank: by_hand.found(5, outputs=(by_hand.fact(**bad),)) for rank, bad in looks.items()}
+
+    def told(*ranks):
+        record = by_hand.run(*(by_hand.rank(rank, by_hand.loss(5), found[rank], world=4) for rank in ranks))
+        return analyse(record).verdict.summary.partition(" at step")[0]
+
+    assert told(0, 1) == "+Inf born on rank 0 (NaN on rank 1)"
+    assert told(0, 1, 3) == "+Inf born on rank 0 (NaN on ranks 1 and 3)"
+    assert told(1, 3) == "NaN born on ranks 1 and 3"
+    assert told(1, 2) == "NaN born on ranks 1-2"
+
+
 def test_two_places_in_one_step_blame_the_lower_rank_and_name_the_other(by_hand):
     elsewhere = by_hand.found(5, site=Site("net.tail", "Tail", "aten.exp.default"))
     record = by_hand.run(by_hand.rank(0, by_hand.found(5)), by_hand.rank(1, elsewhere))

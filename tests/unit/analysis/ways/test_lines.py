@@ -28,6 +28,18 @@ def test_the_line_of_a_way_is_that_at_which_the_sender_called_it(by_hand):
     assert vias["gradient", (0,)] == "the script's all_reduce in line 6 of train.py, in the group of ranks 0-1"
 
 
+@pytest.mark.parametrize(("lines", "told"), [((10, 10), ", in line 10 of train.py"), ((10, 20), ""), ((), "")])
+def test_a_message_of_a_joint_replay_has_the_one_line_that_sent_anything_bad_there(by_hand, lines, told):
+    """``batch_isend_irecv``: the replay numbers its own messages, not those of the run."""
+    facts = {"carried_by": "recv", "group_ranks": [0, 1], "number": 4}
+    got = by_hand.found(5, source="received", phase="collective", outputs=(), facts=facts)
+    passed = by_hand.found(5, method="message", source="outside", phase="collective", outputs=())
+    sent = [Sent("send", (0, 1), 27 + at, "0#0/0", passed, call("batch_isend_irecv", line))
+            for at, line in enumerate(lines)]  # fmt: skip
+    vias = spread(by_hand, [*sent, by_hand.gradient(5), by_hand.found(5)], [by_hand.loss(5), got])
+    assert vias["loss", (1,)] == f"the message that rank 0 sent to rank 1{told}"
+
+
 @pytest.mark.parametrize("what", ["parameter", "buffer", "frozen", "optimizer_state"])
 def test_weights_and_buffers_came_by_what_a_rank_of_the_origin_gave(by_hand, what):
     sent = Sent("broadcast", (0, 1), 55, "0#0", by_hand.found(9), call("broadcast", 22))

@@ -7,6 +7,8 @@ import pytest
 from nandiag.analysis import analyse
 from nandiag.events import Sent, Site
 
+IN_STEP = "all_gather, collective 0 of the step"
+
 
 def received(by_hand, step, *handed):
     facts = {"carried_by": "send", "group_ranks": list(handed[1]), "handed": [handed[0], list(handed[1]), *handed[2:]]}
@@ -63,6 +65,26 @@ def test_the_spread_names_the_one_way_that_carried_what_nobody_could_lead_back(b
     told = analyse(by_hand.run(by_hand.rank(0, sent, first, by_hand.finite(5)), by_hand.rank(1, second, outside)))
     assert told.verdict.origin.ranks == (0,)
     assert [one.via for one in told.verdict.spread] == ["all_gather in the group of ranks 0-1"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "ways"),
+    [
+        (2.5, ["all_gather in the group of ranks 0-1", "the gradient exchange"]),
+        (None, ["all_gather in the group of ranks 0-1", f"{IN_STEP} in the group of ranks 0-1"]),  # not known
+    ],
+)
+def test_gradients_behind_a_finite_loss_did_not_come_by_what_brought_a_buffer_of_the_forward(by_hand, loss, ways):
+    """A queue of keys that are gathered for later steps; the gradients came by their own exchange."""
+    sent = Sent("all_gather", (0, 1), 7, "0#0", by_hand.found(5))
+    look = received(by_hand, 5, "all_gather", (0, 1), 7, "0#0")
+    look = replace(look, facts={**look.facts, "carried_by": "all_gather", "number": 0})
+    queue = by_hand.state(5, "queue", what="buffer", phase="forward")
+    first = by_hand.rank(0, queue, by_hand.gradient(5, loss=loss), look)
+    own = (sent, queue, by_hand.loss(5), by_hand.gradient(5, loss=float("nan")), by_hand.found(5))
+    told = analyse(by_hand.run(first, by_hand.rank(1, *own)))
+    assert told.verdict.origin.ranks == (1,)
+    assert [one.via for one in told.verdict.spread if one.ranks == (0,)] == ways
 
 
 def test_another_message_is_no_origin(by_hand):

@@ -80,7 +80,7 @@ def test_a_self_test_that_hangs_names_the_rank_that_got_least_far(monkeypatch):
     stands_in(monkeypatch, code=None, files=at)
     ((check,), _) = trials.selftest(Where(3, "gloo"))
     assert check.state == "wrong"
-    assert "did not end within 60 s, rank 1 at all_reduce bfloat16; ranks 0, 2 at all_to_all float32" in check.seen
+    assert "did not end within 60 s, rank 1 at all_reduce bfloat16; ranks 0 and 2 at all_to_all float32" in check.seen
 
 
 def test_a_self_test_that_fails_tells_the_first_error(monkeypatch):

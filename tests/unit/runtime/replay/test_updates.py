@@ -424,8 +424,11 @@ def test_what_stands_for_a_weight_of_which_nothing_is_left_is_said_to_be_a_guess
     optimizer = Layerwise(model.parameters(), {})
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    assert worker.looked[0].outcome == "found"
-    assert worker.looked[0].facts["made_up"] == 0.02
+    looked = worker.looked[0]
+    assert looked.outcome == "found"
+    assert looked.facts["made_up"] == 0.02
+    assert [one.guessed for one in looked.inputs] == [True, False]
+    assert looked.outputs[0].guessed  # an infinity, where a weight of 0 had made NaN
 
 
 class Uncounted(torch.optim.Optimizer):

@@ -17,12 +17,34 @@ from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
 _OF_SUM = "It is taken of a sum of exponentials, which vanish one by one: add them as logarithms, which do not."
-_OF_PRODUCT = "It is taken of a product, which may vanish though no factor does: add the logarithms of the factors, "
-_KEPT = "each kept from 0, where one of them did."
+_OF_PRODUCT = "It is taken of a product, which may vanish though no factor does: add the logarithms of the factors{0}."
+_KEPT = ", each kept from 0, where one of them did"
+
+
+def of_product(facts: Facts, op: str) -> Suggestion | None:
+    """Return the user's line with its ``torch.log(p.prod(-1))`` as a sum of logarithms, forward or for the gradient.
+
+    A bound on the product itself would leave nothing of it where it is smaller than that, and it has no gradient there.
+    """
+    found = fitting.parsed(facts.origin)
+    part = None if found is None or op != "log" else fitting.target(found[1], op)
+    made = None if part is None else meanings.behind(facts, part)
+    multiplied = None if made is None or not made.inside else fitting.target(made.node, "prod")
+    if multiplied is None or made is None or not isinstance(made.node, ast.Call):
+        return None
+    given = [ast.unparse(one) for one in (*made.node.args, *made.node.keywords) if one is not multiplied]
+    inputs = facts.origin.inputs
+    factors = fitting.bracketed(multiplied)
+    kept = any(fact.zeros for fact in (inputs if facts.node is None else inputs[1:]))
+    if kept:
+        # Which of both it was is not known: so small that no factor is bent by it.
+        factors += f".clamp_min({'1e-7' if dtype_of(inputs[0]) == 'float16' else '1e-30'})"
+    code = fitting.whole(facts.origin, f"torch.log({factors}).sum({', '.join(given)})")
+    return None if code is None else Suggestion(_OF_PRODUCT.format(_KEPT if kept else ""), code)
 
 
 def instead(facts: Facts, op: str) -> Suggestion | None:
-    """Return the user's line with its ``torch.log((w * p).sum(-1))`` or ``torch.log(p.prod(-1))`` of logarithms.
+    """Return the user's line with its ``torch.log((w * p).sum(-1))`` of logarithms.
 
     ``None`` where no exponential is summed, by the script's own text.
     """
@@ -33,14 +55,6 @@ def instead(facts: Facts, op: str) -> Suggestion | None:
     made = meanings.behind(facts, part)
     if not made.inside:
         return None
-    multiplied = fitting.target(made.node, "prod")
-    if multiplied is not None and isinstance(made.node, ast.Call):
-        given = [ast.unparse(one) for one in (*made.node.args, *made.node.keywords) if one is not multiplied]
-        # Which of both it was is not known: so small that no factor is bent by it.
-        least = "1e-7" if dtype_of(facts.origin.inputs[0]) == "float16" else "1e-30"
-        factors = f"{fitting.bracketed(multiplied)}.clamp_min({least})"
-        code = f"torch.log({factors}).sum({', '.join(given)})"
-        return Suggestion(_OF_PRODUCT + _KEPT, fitting.whole(facts.origin, code))
     summed = forms.summed_along(made.node)
     if summed is None:
         return None

@@ -29,8 +29,17 @@ def set_at(lines: Sequence[str], what: str = "it") -> str:
     """Return where the script sets ``what``, as a sentence: its line on a line of its own reads as a mend."""
     places = [str(one).partition(": ") for one in lines]
     if len(places) == 1 and len(places[0][2]) <= _SHORT:
-        return f"The script sets {what} at {places[0][0]}, by {' '.join(places[0][2].split())}."
+        return f"The script sets {what} at {places[0][0]}, by {_alone(' '.join(places[0][2].split()))}."
     return f"The script sets {what} at {words.few([place for place, _, _ in places])}."
+
+
+def _alone(text: str) -> str:
+    """Return the assignment alone of ``for g in groups: g["lr"] = lr``, which stands in one line with its loop."""
+    line = parsing.statement(text)
+    while isinstance(line, ast.For | ast.If | ast.With) and len(line.body) == 1:
+        line = line.body[0]
+    own = None if line is None else ast.get_source_segment(text, line)
+    return own if own is not None and isinstance(line, ast.Assign | ast.AugAssign) else text
 
 
 _SHORT = 90

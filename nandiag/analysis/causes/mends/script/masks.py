@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, parsing
+from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
@@ -49,6 +49,79 @@ THEN = (
 BLOCKS = Suggestion(
     "Or take the blocks in an order in which the first leaves each row a score: its own block, under a causal mask."
 )
+
+
+def is_given_back(facts: Facts, largest: ast.expr) -> bool:
+    """Whether the sum is given back what the maximum took off, ``exp(x - m).sum() * exp(m)``: it is one of many parts.
+
+    In the line, or where it goes from there.
+    """
+    name = quotients.looked_at(largest)
+    calls = [one for text in _onward(facts) for one in fitting.nodes_of(text) if isinstance(one, ast.Call)]
+    given = [part for one in calls if (part := fitting.target(one, "exp")) is not None]
+    return isinstance(name, ast.Name) and any(
+        isinstance(one := quotients.looked_at(part), ast.Name) and one.id == name.id for part in given
+    )
+
+
+def _onward(facts: Facts) -> tuple[str, ...]:
+    return (facts.origin.source or "", *facts.uses)
+
+
+def of_parts(facts: Facts, largest: str, finite: str) -> tuple[Suggestion, ...]:
+    """Say what to do about the maximum of one of many parts, which their sum is given back.
+
+    Where the sum is one over all ranks, that of all of them is meant: a rank may have nothing of a row.
+    """
+    meaning = facts.meaning(largest)
+    behind = "Before this line" if meaning is None else f"Behind line {meaning.line}, which takes the maximum"
+    text = f"{behind}, put the lowest finite number for -inf in it: the sum of such a row is then 0."
+    kept = Suggestion(text, f"{largest} = {finite}")
+    if not any(_OVER_RANKS.search(one) for one in _onward(facts)):
+        return (kept,)
+    text = f"{behind}, take that of all ranks, as the sum is one over all of them: a rank may have nothing of a row."
+    code = f"torch.distributed.all_reduce({largest}, op=torch.distributed.ReduceOp.MAX)"
+    return Suggestion(text, code), Suggestion(f"Or {kept.text[0].lower()}{kept.text[1:]}", kept.code)
+
+
+_OVER_RANKS = re.compile(r"all_?reduce", re.IGNORECASE)
+
+
+def kept_sum(facts: Facts, rest: str) -> Suggestion:
+    """Say to keep the sum of a softmax in blocks from 0 where it divides, by its name where the text has it.
+
+    What is scaled like it, and holds no sum itself, is what it divides. ``rest``: whose sum it is.
+    """
+    made = parsing.statement((facts.origin.source or "").strip())
+    targets = made.targets if isinstance(made, ast.Assign) else []
+    scale = targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
+    block = () if facts.around is None else facts.around.block
+    pairs = [pair for one in block for pair in _assigned(parsing.statement(one.text))] if scale else []
+    scaled = {name: value for name, value in pairs if {name, scale} <= _names(value)}
+    sums = [name for name, value in scaled.items() if any(_sum(node) for node in ast.walk(value))]
+    over = [name for name in scaled if name not in sums]
+    if len(sums) != 1 or len(over) != 1:
+        return Suggestion(f"And keep the sum {rest} away from zero, where it divides.")
+    text = f"And keep {sums[0]}, the sum {rest}, away from zero where it divides."
+    return Suggestion(text, f"{over[0]} / {sums[0]}.clamp_min(1e-6)")
+
+
+def _assigned(statement: ast.stmt | None) -> list[tuple[str, ast.expr]]:
+    """Return what names a statement assigns what to, of ``a, b = x, y`` each to its own."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return []
+    target, value = statement.targets[0], statement.value
+    both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
+    pairs = zip(target.elts, value.elts, strict=True) if both else [(target, value)]  # type: ignore[attr-defined]
+    return [(name.id, given) for name, given in pairs if isinstance(name, ast.Name)]
+
+
+def _names(node: ast.expr) -> set[str | None]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _sum(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and fitting.target(node, "sum") is not None
 
 
 def is_laid(facts: Facts) -> bool:
