@@ -8,7 +8,7 @@ import math
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.exponentials import forms, totals
 from nandiag.analysis.causes.mends.logarithms import log_space
-from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
+from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm, least
 from nandiag.analysis.causes.mends.scales import logged
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
@@ -83,7 +83,7 @@ def _weighed(facts: Facts) -> str | None:
     product = made.value if made is not None else None
     if dim is None or made is None or not isinstance(product, ast.BinOp):
         return None
-    taken = Logarithm(None)
+    taken = Logarithm(None, summed=True, least=least(facts))
     text = taken.of(product)
     name, left = made.targets[0], any("exp(" in ast.unparse(one) for one in taken.left)
     if taken.undone != ["exp"] or left or not isinstance(name, ast.Name) or len(made.targets) > 1:
