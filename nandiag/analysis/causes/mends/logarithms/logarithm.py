@@ -106,7 +106,7 @@ class Logarithm:
         return f"{left} - {term(self.of(node.right, depth + 1))}"
 
     def _factor(self, node: ast.expr, depth: int) -> str:
-        """Return the logarithm of a factor: of a term of a sum it may be 0, a mask's, and there are rows of these alone.
+        """Return the logarithm of a factor: of a term of a sum it may be 0, a mask's, and whole rows may be.
 
         The gradient of logsumexp is NaN where all is -inf.
         """
