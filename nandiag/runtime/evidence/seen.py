@@ -39,6 +39,7 @@ from nandiag.runtime.evidence.labels import Label, at_module, in_module, label, 
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked, raised
 from nandiag.runtime.kernels.determinants import of_matrix
+from nandiag.runtime.kernels.diagonals import below_zero
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
@@ -181,7 +182,8 @@ class Evidence:
         if finding.source == "op":
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
-            facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums or op.born_nan else {})}
+            facts |= {**few_weights(op, self._name()), **below_zero(op, self._name())}
+            facts |= masked_at(op) if op.sums or op.born_nan else {}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
