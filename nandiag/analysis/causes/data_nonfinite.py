@@ -9,6 +9,7 @@ from typing import TypeVar
 from nandiag.analysis.causes import evaluation_in_training
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import numpys
+from nandiag.analysis.causes.mends.digits import arrays
 from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -164,6 +165,9 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     """The op in the dataset's own code is the mechanism; the sample is what to look at first."""
     told, mend = (sample,) if sample else (), _repair(facts)
     said = facts.extra.get("numpy")
+    wraps = arrays.wrapped(facts) if isinstance(said, str) else None
+    if wraps is not None:
+        return Cause("data_nonfinite", (f"numpy says: {said}", wraps[0], *told), (wraps[1],), LIKELY, story=True)
     if isinstance(said, str):
         own = numpys.guard(facts, said)
         once = facts.extra.get("made_once") is True

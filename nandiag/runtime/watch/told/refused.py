@@ -57,8 +57,8 @@ def _learnt(live: FrameType, tensor: Tensor | None) -> dict[str, object]:
     weight = None if tensor is None else on_diagonal(tensor.grad_fn)
     if weight is None:
         return {}
-    for name, held in tuple(live.f_locals.items()):
-        own = [(name, held), *((f"{name}.{of}", one) for of, one in _weights(held))]
+    for name, thing in tuple(live.f_locals.items()):
+        own = [(name, thing), *((f"{name}.{of}", one) for of, one in _weights(thing))]
         told = next((text for text, one in own if one is weight), None)
         if told is not None:
             return {"diagonal": [told, float(weight.detach().min())]}

@@ -127,6 +127,38 @@ def test_the_line_is_named_where_other_samples_of_the_batch_are_bad_as_well(work
     assert (look.site.function, look.facts["dataset_index"]) == ("scaled", BAD)
 
 
+class Clips(Series):
+    def __init__(self, level):
+        super().__init__(None)
+        self.rows = np.full((16, 6), 40.0)
+        self.rows[BAD] = 210.0  # its square is not below what int16 holds
+        self.level = level
+
+    def __getitem__(self, index):
+        pcm = self.rows[index].astype(np.int16)
+        return torch.tensor(pcm / self.level(pcm), dtype=torch.float32)
+
+
+def behind_a_name(pcm):
+    power = np.mean(pcm**2)
+    return np.sqrt(power)
+
+
+@pytest.mark.parametrize("level", [lambda pcm: np.sqrt((pcm * pcm).mean()), behind_a_name])
+def test_squares_of_small_integers_that_wrap_round_are_told(work, level):
+    worker = work(on_anomaly="continue")
+    train(Clips(level))
+    facts = worker.looked[0].facts
+    assert facts["squared"] == ["pcm", "int16", 210**2]
+    assert ("power" in facts["squared_at"]) is (level is behind_a_name)
+
+
+def test_squares_that_stay_within_their_dtype_are_not_blamed(work):
+    worker = work(on_anomaly="continue")
+    train(Clips(lambda pcm: np.sqrt((pcm // 200 * pcm).mean() * 0 + (pcm // 50).mean() * -1.0 + (pcm // 200) ** 2)))
+    assert "squared" not in worker.looked[0].facts
+
+
 def test_numpys_own_settings_are_put_back(work):
     before = np.geterr(), np.geterrcall()
     work(on_anomaly="continue")
