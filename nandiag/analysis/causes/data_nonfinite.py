@@ -170,6 +170,8 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
         return Cause("data_nonfinite", (f"numpy says: {said}", wraps[0], *told), (wraps[1],), LIKELY, story=True)
     if isinstance(said, str):
         own = numpys.guard(facts, said)
+        if _of_all(facts):
+            return Cause("data_nonfinite", (f"numpy says: {said}", *told), (own,), LIKELY, story=True)
         once = facts.extra.get("made_once") is True
         mends = (own, _DROP) if once else (own, _or(mend)) if own.code else (mend, own)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
@@ -292,6 +294,8 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     if facts.extra.get("made_once") is True:
         return f"It was {source}, as this batch was made of it."
     if in_dataset:
+        if _of_all(facts):
+            return "It was made as the samples of the batch were put together, of several of them or all."
         asked = facts.origin.function in _ASKED
         made = "The dataset made it when it was asked for the sample again:" if asked else ""
         return f"{made or 'It was made when the batch was fetched again, from'} {source}."
@@ -300,6 +304,11 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
     return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")
+
+
+def _of_all(facts: Facts) -> bool:
+    """Whether it was made where a batch is put together, and is bad in each row: no one sample is to blame."""
+    return facts.extra.get("together") is True and _all_rows(facts)
 
 
 def _all_rows(facts: Facts) -> bool:

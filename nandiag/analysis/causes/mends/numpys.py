@@ -29,6 +29,7 @@ def guard(facts: Facts, said: str) -> Suggestion:
     code = None if said.startswith("overflow") else _guarded(facts, said)
     only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
     or_ = "Guard" if code is not None else "Or guard"
+    only = only or facts.extra.get("together") is True
     text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
     return Suggestion(text, code)
 

@@ -29,7 +29,8 @@ _MOST_TOLD = 3
 class Complaint(NamedTuple):
     """Numpy ``said`` so at these ``frames`` as ``sample`` was made; ``fed``: what it went wrong with was bad before.
 
-    ``squared``: what of it is the square of integers that wrapped round. ``alone``: it complained of nothing else on the line that could have made it; ``also``: of other lines that could.
+    ``squared``: what of it is the square of integers that wrapped round. ``alone``: it complained of nothing else on
+    the line that could have made it; ``also``: of other lines that could.
     """
 
     sample: object

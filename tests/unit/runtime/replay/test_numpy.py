@@ -159,6 +159,32 @@ def test_squares_that_stay_within_their_dtype_are_not_blamed(work):
     assert "squared" not in worker.looked[0].facts
 
 
+class Rows(Series):
+    def __init__(self):
+        super().__init__(None)
+        self.rows[4:8, 1] = 3.0
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def test_what_is_made_where_the_batch_is_put_together_is_told_so(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def collate(rows):
+        block = np.stack(rows)
+        return torch.from_numpy((block - block.mean(0)) / block.std(0))
+
+    with np.errstate(all="ignore"):
+        for x in DataLoader(Rows(), batch_size=4, collate_fn=collate):
+            model(x).square().mean().backward()
+            optimizer.step()
+    facts = worker.looked[0].facts
+    assert (facts["together"], facts["bad_rows"]) == (True, 4)
+
+
 def test_numpys_own_settings_are_put_back(work):
     before = np.geterr(), np.geterrcall()
     work(on_anomaly="continue")
