@@ -54,6 +54,11 @@ _LIVE = Suggestion(
 )
 _PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 _WEIGHTS = frozenset({"weight", "pos_weight"})
+_BROUGHT = {
+    "brought": "It came with {}, and was bad when torch took it there: what made it was not seen.",
+    "made_once": "It was {}, as this batch was made of it.",
+}
+_TOGETHER = "It was made as the samples of the batch were put together, of several of them or all."
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -289,13 +294,12 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     if dataset is None:
         return None
     source = f"{dataset}[{index}]" if index is not None else str(dataset)
-    if facts.extra.get("brought") is True:
-        return f"It came with {source}, and was bad when torch took it there: what made it was not seen."
-    if facts.extra.get("made_once") is True:
-        return f"It was {source}, as this batch was made of it."
+    told = next((text for key, text in _BROUGHT.items() if facts.extra.get(key) is True), None)
+    if told is not None:
+        return told.format(source)
+    if in_dataset and _of_all(facts):
+        return _TOGETHER
     if in_dataset:
-        if _of_all(facts):
-            return "It was made as the samples of the batch were put together, of several of them or all."
         asked = facts.origin.function in _ASKED
         made = "The dataset made it when it was asked for the sample again:" if asked else ""
         return f"{made or 'It was made when the batch was fetched again, from'} {source}."

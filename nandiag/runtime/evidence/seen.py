@@ -46,6 +46,7 @@ from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.memory.masks import is_added
 from nandiag.runtime.memory.unwritten import as_filled, hands_out, read_at
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.finite.weighed import is_weighed
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.written import written_by
@@ -209,7 +210,8 @@ class Evidence:
             return {}
         called = next(entry for entry in self.entries if entry.kind == BACKWARD)
         site = site_of(Spot(None, None, called.frames, "backward", 0), None)
-        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line]}
+        shown = {"loss_left_out": True} if 0.0 in factors and is_weighed(called.frames) else {}
+        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line], **shown}
 
     def _overgrown(self, op: Op) -> dict[str, object]:
         """Return which weight that went in has run away, and where the script last wrote into it in this step."""

@@ -32,7 +32,8 @@ class Fetched:
 
     ``numpy`` is what numpy complained of instead, and where; ``made`` what it had when the sample was made, where it
     did not come bad again. ``streamed`` tells it of a dataset that is a stream. ``held``: the dataset's own memory is
-    bad there. ``rows`` is how many samples of the batch are bad. ``together``: numpy complained as they were put together.
+    bad there. ``rows`` is how many samples of the batch are bad. ``together``: numpy complained as they were put
+    together.
     """
 
     dataset: str
