@@ -147,3 +147,14 @@ def test_squares_of_integers_that_wrapped_round_are_made_of_floats(at, line, at_
     story = explain(facts)[0]
     assert [one.code for one in story.suggestions] == [code]
     assert "up to 44,100" in story.evidence[1]
+
+
+def test_a_logarithm_of_one_more_is_kept_above_its_end(at):
+    line = "recency = np.log1p(hours)"
+    told = _advice(at, line, "np.log1p(hours)", "invalid value encountered in log1p")
+    assert told.code == "recency = np.log1p(np.maximum(hours, -0.999))"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = {"np": np, "hours": np.array([-60.0, -0.5, 3.0])}
+        exec(told.code, names)  # noqa: S102
+    assert np.isfinite(names["recency"]).all()

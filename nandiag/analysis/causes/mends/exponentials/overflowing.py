@@ -54,6 +54,13 @@ def instead(facts: Facts) -> Suggestion | None:
     return in_one_step(facts) or _loss_itself(facts) or _shared(facts)
 
 
+def mends_exponent(facts: Facts) -> bool:
+    """Whether a mend is known of the exponential that overflowed, or of its scale: then no size of weights is meant."""
+    if facts.op not in OPS or facts.node is not None:
+        return False
+    return instead(facts) is not None or logged.bounded(facts) is not None or logged.weighed(facts) is not None
+
+
 def in_one_step(facts: Facts) -> Suggestion | None:
     """Return torch's function of what the line writes out by hand, or the lines in logarithms."""
     op = facts.op or "exp"
