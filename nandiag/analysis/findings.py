@@ -178,7 +178,7 @@ def _end(state: RankState, log: RankLog | None) -> str | None:
 
 def _said(raised: Raised) -> str:
     """Return the exception and the first line of its message, cut between words."""
-    line = (raised.message.strip().splitlines() or [""])[0].rstrip()
+    line = (raised.message.strip().splitlines() or [""])[0].rstrip(" \t:,")
     if len(line) > LONGEST_MESSAGE:
         return f"{raised.type}: {line[:LONGEST_MESSAGE].rpartition(' ')[0] or line[:LONGEST_MESSAGE]}..."
     line = line if line.endswith("...") else line.rstrip(".")

@@ -45,6 +45,8 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     story, mechanism = (_best(causes, story=one) for one in (True, False))
     if facts.scale_alone is not None:  # what went in was no matter without the scale, however large it was
         story = None
+    if story is not None and mechanism is not None and mechanism.alone and story.slug == "gradient_explosion":
+        story = None
     if mechanism is not None:
         own = mechanism
         mechanism = _answer(lambda given: digits.instead(given, own), facts, failed=failed) or own

@@ -98,6 +98,15 @@ class Course:
         return min(rates, default=None)
 
     @property
+    def rose_lately(self) -> int | None:
+        """In how many steps the learning rate rose from that before the growth; None where it was never lower."""
+        low = self.rate_before
+        rates = [(row.step, row.lr) for row in self.rows if row.lr is not None]
+        if low is None or all(rate >= low for _, rate in rates):
+            return None
+        return self.rows[-1].step - next(step for step, rate in reversed(rates) if rate == low)
+
+    @property
     def rate_at_onset(self) -> float | None:
         """The learning rate of the last calm step, where it had risen by then and rose on."""
         rate, low, high = self.rows[max(self.calm - 1, 0)].lr, self.rate_before, self.rate_at_end

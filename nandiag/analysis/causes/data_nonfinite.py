@@ -9,6 +9,7 @@ from typing import TypeVar
 from nandiag.analysis.causes import evaluation_in_training
 from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import numpys
+from nandiag.analysis.causes.mends.digits import arrays
 from nandiag.analysis.causes.mends.script import fitting, naming
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -53,6 +54,11 @@ _LIVE = Suggestion(
 )
 _PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 _WEIGHTS = frozenset({"weight", "pos_weight"})
+_BROUGHT = {
+    "brought": "It came with {}, and was bad when torch took it there: what made it was not seen.",
+    "made_once": "It was {}, as this batch was made of it.",
+}
+_TOGETHER = "It was made as the samples of the batch were put together, of several of them or all."
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -164,8 +170,13 @@ def _in_dataset(facts: Facts, sample: str | None) -> Cause:
     """The op in the dataset's own code is the mechanism; the sample is what to look at first."""
     told, mend = (sample,) if sample else (), _repair(facts)
     said = facts.extra.get("numpy")
+    wraps = arrays.wrapped(facts) if isinstance(said, str) else None
+    if wraps is not None:
+        return Cause("data_nonfinite", (f"numpy says: {said}", wraps[0], *told), (wraps[1],), LIKELY, story=True)
     if isinstance(said, str):
         own = numpys.guard(facts, said)
+        if _of_all(facts):
+            return Cause("data_nonfinite", (f"numpy says: {said}", *told), (own,), LIKELY, story=True)
         once = facts.extra.get("made_once") is True
         mends = (own, _DROP) if once else (own, _or(mend)) if own.code else (mend, own)
         return Cause("data_nonfinite", (f"numpy says: {said}", *told), mends, LIKELY, story=True)
@@ -283,10 +294,11 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     if dataset is None:
         return None
     source = f"{dataset}[{index}]" if index is not None else str(dataset)
-    if facts.extra.get("brought") is True:
-        return f"It came with {source}, and was bad when torch took it there: what made it was not seen."
-    if facts.extra.get("made_once") is True:
-        return f"It was {source}, as this batch was made of it."
+    told = next((text for key, text in _BROUGHT.items() if facts.extra.get(key) is True), None)
+    if told is not None:
+        return told.format(source)
+    if in_dataset and _of_all(facts):
+        return _TOGETHER
     if in_dataset:
         asked = facts.origin.function in _ASKED
         made = "The dataset made it when it was asked for the sample again:" if asked else ""
@@ -296,6 +308,11 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
     return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")
+
+
+def _of_all(facts: Facts) -> bool:
+    """Whether it was made where a batch is put together, and is bad in each row: no one sample is to blame."""
+    return facts.extra.get("together") is True and _all_rows(facts)
 
 
 def _all_rows(facts: Facts) -> bool:

@@ -268,6 +268,11 @@ def init_advice() -> tuple[Suggestion, ...]:
     )
 
 
+def _lately(course: Course) -> str:
+    """Say in how many steps it rose so, where it had been lower still before: that is not looked back to."""
+    return "" if course.rose_lately is None else f" in the last {words.count(course.rose_lately, 'step')}"
+
+
 def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
     high, low, then = course.rate_at_end, course.rate_before, course.rate_at_onset
     groups = _groups(facts)
@@ -275,7 +280,7 @@ def _by_rate(facts: Facts, course: Course, strength: int) -> Cause:
         told = f"It grew from the first updates on. {_told(groups)}"
     elif course.rate_rose:
         began = f"; it was {words.number(then)} when that began" if then is not None else ""
-        told = f"The learning rate rose from {words.number(low)} to {words.number(high)}{began}."
+        told = f"The learning rate rose from {words.number(low)} to {words.number(high)}{_lately(course)}{began}."
         told += f" {_told(groups)}" if groups else ""
     elif high is None:
         told = "It grew from the first updates on."

@@ -330,7 +330,7 @@ def _left_out(facts: Facts) -> str:
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = quotients.below(facts.origin)
-    begun = corrections.mended(facts, infinite=_is_infinite(facts))
+    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or _bounded_behind(facts)
     if begun is not None:
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
@@ -348,6 +348,22 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     least = "If it is a count" if masked is None else f"If {masked} is a mask of 0 and 1"
     told = Suggestion(f"{why}."), Suggestion(f"{least}: at least one.", counted)
     return told[::-1] if masked is not None or names.both(facts, text) else told
+
+
+def _bounded_behind(facts: Facts) -> Suggestion | None:
+    """Return the line with a small divisor where a bound behind takes what is infinite, but the gradient is NaN."""
+    divisor = facts.origin.inputs[-1]
+    if not bounding.ends_above(facts.origin) or facts.node is not None or facts.origin.phase not in {"forward", "loss"}:
+        return None
+    least = "1e-4" if dtype_of(divisor) == "float16" else "1e-12"
+    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({least})")
+    return None if code is None else Suggestion(_BOUNDED, code)
+
+
+_BOUNDED = (
+    "The bound behind it takes the infinity, but not out of the gradient, where it is multiplied by 0: keep the "
+    "divisor above 0."
+)
 
 
 def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:

@@ -148,7 +148,8 @@ def _of_argument(facts: Facts) -> Cause | None:
     else:
         return None
     of_state = second_moments.explain(facts) is not None  # then a clamp would hide what was loaded wrong
-    return Cause("domain_error", (text,), () if of_state else _suggestions(facts, op, guard))
+    mends = () if of_state else _suggestions(facts, op, guard)
+    return Cause("domain_error", (text,), mends, alone=factors.learnt_noise(facts) in mends)
 
 
 def _far(facts: Facts, op: str, clamped: Suggestion) -> tuple[Suggestion, ...]:

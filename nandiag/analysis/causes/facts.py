@@ -331,7 +331,7 @@ class Cause:
     ``strength``: PROVEN (the facts leave nothing else), LIKELY or POSSIBLE. The first of ``evidence`` is short: it
     stands beside the source line. ``general``: its suggestions fit many faults, and give way to those of another
     cause. ``leads``: its suggestions stand first, whichever cause is named; ``follows``: last, for those of another fit
-    the line.
+    the line. ``alone``: it is what made the gradients grow as well, where they did.
     """
 
     slug: str
@@ -342,6 +342,7 @@ class Cause:
     general: bool = False
     leads: bool = False
     follows: bool = False
+    alone: bool = False
 
 
 def dtype_of(fact: TensorFact) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.divergence import init_advice
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.mends.exponentials import overflowing
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -57,11 +58,12 @@ def explain(facts: Facts) -> Cause | None:
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
     given, (weights, inputs) = _given(facts), init_advice()
     inputs = inputs if given is None else _scaled(given)
+    mended = overflowing.mends_exponent(facts)
     told = () if given is None else (f"What the model was given goes from {given}.",)
     return Cause(
         slug="init_scale",
         evidence=("It is the first step: the weights are as they were initialised, or loaded.", *told),
-        suggestions=(weights, inputs) if _has_large_weights(facts) else (inputs, weights),
+        suggestions=() if mended else (weights, inputs) if _has_large_weights(facts) else (inputs, weights),
         strength=LIKELY if facts.op in WEIGHTS and not narrow else POSSIBLE,
         story=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from nandiag.analysis.causes.mends.matrices import factors
 from nandiag.analysis.early.drawn import where
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
@@ -41,6 +42,9 @@ def mends_matrix(warned: Warned) -> tuple[Suggestion, ...]:
     if warned.facts.get("turned") is True:
         text = "Such factors are of symmetric matrices: look at what makes it, or take its mean with its transpose."
         return (Suggestion(text, f"{name} = ({name} + {name}.mT) / 2"),)
+    learnt = factors.below_zero(warned.facts, as_written=True)
+    if learnt is not None:
+        return (learnt,)
     if "cholesky" in _call(warned) and least < -_ROUNDED * largest:
         text = "That is more than rounding makes: look at what makes it, for no such matrix is a covariance."
         return (Suggestion(text),)

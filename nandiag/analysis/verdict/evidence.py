@@ -242,13 +242,13 @@ def _bad_before_backward(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
 
 
 def _times_zero(claim: Claim, timeline: Timeline, at: list[Seen[Harm]]) -> Iterable[str]:
-    """Yield that the script multiplied its bad loss by 0, as if that left it out."""
+    """Yield that the script multiplied its bad loss by 0, as if that left it out: not as a part of what the loss is."""
     if not any(one.event.what == "loss" and one.rank in claim.ranks for one in at):
         return
     looks = [(one.rank, one.event.look) for one in timeline.nexts if one.attempt == claim.attempt]
     looks += [(one.rank, one.event) for one in timeline.looks if one.attempt == claim.attempt]
     mine = (look.facts for rank, look in looks if rank in claim.ranks and look.step == claim.step)
-    found = next((facts for facts in mine if facts.get("loss_factor") == 0.0), None)
+    found = next((facts for facts in mine if facts.get("loss_factor") == 0.0 and "loss_left_out" in facts), None)
     if found is not None:
         place = found.get("loss_factor_at")
         known = isinstance(place, list) and len(place) == len(("file", "line")) and place[0] is not None

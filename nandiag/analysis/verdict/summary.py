@@ -151,7 +151,8 @@ def _code(facts: Mapping[str, object], origin: Origin) -> str | None:
         return "arithmetic of numpy's"
     if "dataset" in facts:
         # A list has no code of its own: what made a batch of its samples has.
-        plain = facts["dataset"] in _PLAIN and (origin.function or "").isidentifier()
+        others = facts["dataset"] in _PLAIN or facts.get("together") is True
+        plain = others and (origin.function or "").isidentifier()
         return f"{origin.function}(), as the batch was made" if plain else f"the code of {facts['dataset']}"
     if "comm_hook" in facts:
         return f"the communication hook {facts['comm_hook']}"

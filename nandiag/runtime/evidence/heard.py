@@ -114,7 +114,7 @@ def in_numpy(fetched: Fetched, looked: Looked, bad: TensorFact) -> Looked:
         said, frames = fetched.numpy.said, fetched.numpy.frames
         site = site_of(Spot(None, None, frames, "data", 0), None)
         site = site if fetched.numpy.alone else replace(site, column=None)
-        facts = {**looked.facts, "numpy": said}
+        facts = {**looked.facts, "numpy": said, **fetched.numpy.squared}
         if not fetched.numpy.also:
             return replace(known, site=site, facts=facts)
         facts["heard_also"] = list(fetched.numpy.also)

@@ -39,12 +39,14 @@ from nandiag.runtime.evidence.labels import Label, at_module, in_module, label, 
 from nandiag.runtime.evidence.op import Op, Outside, Spot
 from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked, raised
 from nandiag.runtime.kernels.determinants import of_matrix
+from nandiag.runtime.kernels.diagonals import below_zero
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
 from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.memory.masks import is_added
 from nandiag.runtime.memory.unwritten import as_filled, hands_out, read_at
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.finite.weighed import is_weighed
 from nandiag.runtime.replay.rerun import Rerun
 from nandiag.runtime.replay.trace import Tracer
 from nandiag.runtime.replay.written import written_by
@@ -183,7 +185,8 @@ class Evidence:
         if finding.source == "op":
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
-            facts |= {**few_weights(op, self._name()), **(masked_at(op) if op.sums or op.born_nan else {})}
+            facts |= {**few_weights(op, self._name()), **below_zero(op, self._name())}
+            facts |= masked_at(op) if op.sums or op.born_nan else {}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
@@ -209,7 +212,8 @@ class Evidence:
             return {}
         called = next(entry for entry in self.entries if entry.kind == BACKWARD)
         site = site_of(Spot(None, None, called.frames, "backward", 0), None)
-        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line]}
+        shown = {"loss_left_out": True} if 0.0 in factors and is_weighed(called.frames) else {}
+        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line], **shown}
 
     def _overgrown(self, op: Op) -> dict[str, object]:
         """Return which weight that went in has run away, and where the script last wrote into it in this step."""

@@ -93,7 +93,7 @@ def _given(frame: FrameType | None) -> Iterator[Any]:
         if kind_of(frame.f_code.co_filename) == USER:
             yield from _taken(frame)
             return
-        values = _names_of(frame)
+        values = names_of(frame)
         yield from (values.get(name) for name in _arguments(frame.f_code))
         frame = frame.f_back
 
@@ -107,13 +107,13 @@ def _taken(frame: FrameType) -> Iterator[Any]:
     if node is None:
         return
     written = [ast.unparse(one) for one in _written(node)]  # bad by now
-    names = ChainMap(_names_of(frame), frame.f_globals)
+    names = ChainMap(names_of(frame), frame.f_globals)
     for one in _operands(node):
         if not any(_overlap(ast.unparse(one), into) for into in written):
-            yield _value(one, names)
+            yield value_of(one, names)
 
 
-def _names_of(frame: FrameType) -> dict[str, Any]:
+def names_of(frame: FrameType) -> dict[str, Any]:
     """Return the names of a frame, which goes on to hold nothing for that.
 
     Before Python 3.13 what a function's frame gives is a copy of its names, that lives as long as it does: a batch in
@@ -158,14 +158,16 @@ def _chooses(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and called(node) in _CHOOSE
 
 
-def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
+def value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """Return what plain text stands for, without a call of the script's code: names, attributes, elements of arrays."""
     if isinstance(node, ast.Name):
         return names.get(node.id, _UNKNOWN)
     if isinstance(node, ast.Attribute):
-        return _attribute(_value(node.value, names), node.attr)
+        return _attribute(value_of(node.value, names), node.attr)
     return (
-        _element(_value(node.value, names), _index(node.slice, names)) if isinstance(node, ast.Subscript) else _UNKNOWN
+        _element(value_of(node.value, names), _index(node.slice, names))
+        if isinstance(node, ast.Subscript)
+        else _UNKNOWN
     )
 
 
@@ -200,7 +202,7 @@ def _index(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        found = _value(node, names)
+        found = value_of(node, names)
         return found if type(found) in (int, str, slice) or _is_array(found) else _UNKNOWN
 
 

@@ -45,6 +45,21 @@ def test_a_column_that_is_bad_in_each_sample_is_not_told_as_one_sample(at, by_ha
     assert story.evidence[0].startswith(said)
 
 
+@pytest.mark.parametrize("rows", [4, 1])
+def test_what_is_made_of_a_whole_batch_is_laid_to_no_one_sample(at, by_hand, rows):
+    line = "return (block - mu) / sd"
+    extra = {"dataset": "Rows", "dataset_index": 80, "bad_rows": rows, "together": True,
+             "numpy": "invalid value encountered in divide"}  # fmt: skip
+    facts = at(None, (), (by_hand.fact(nan=4, shape=(4, 3)),), phase="data", extra=extra, function="standardise",
+               text=line, column=(7, len(line)))  # fmt: skip
+    story, _ = explain(facts)
+    assert story.suggestions[0].text == "Guard this arithmetic against such values."
+    assert story.suggestions[0].code == "return (block - mu) / np.maximum(sd, 1e-6)"
+    words = " ".join([*story.evidence, *(one.text for one in story.suggestions)])
+    assert ("Rows[80]" in words) is (rows == 1)
+    assert ("were put together" in words) is (rows == 4)
+
+
 def test_where_numpy_left_all_out_0_is_put_in_its_place(at, by_hand):
     extra = {"dataset": "Stations", "dataset_index": 26, "numpy": "Mean of empty slice"}
     line = "mean = np.nanmean(a, axis=0)"

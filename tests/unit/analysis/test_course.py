@@ -293,6 +293,18 @@ def test_the_first_step(at, by_hand, dtype, strength):
     assert (story.slug, story.strength) == ("init_scale", strength)
 
 
+def test_a_mend_of_the_exponent_in_the_first_step_stands_alone(at, by_hand):
+    big, out = by_hand.fact(max=96.0, absmax=96.0), by_hand.fact(posinf=1)
+    line = "p = torch.exp(z / tau) / torch.exp(z / tau).sum(1, keepdim=True)"
+    for text, alone in ((line, True), ("k = torch.exp(z / tau)", False)):
+        first = text.index("torch.exp")
+        facts = at("exp", (big,), (out,), phase="loss", step=0, module="crit", file="a.py", line=3, text=text,
+                   column=(first, first + len("torch.exp(z / tau)")))  # fmt: skip
+        story = explain(facts)[0]
+        assert story.evidence[0].startswith("It is the first step")
+        assert (story.suggestions == ()) is alone
+
+
 @pytest.mark.parametrize(
     ("names", "code"),
     [

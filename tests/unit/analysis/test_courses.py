@@ -1,6 +1,7 @@
 """The course of a run before its origin decides what is to blame."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -169,3 +170,11 @@ def test_a_rate_that_rises_all_along_is_told_as_it_was_when_the_growth_began():
         if "learning rate" in text
     )
     assert told == "The learning rate rose from 0.01 to 0.3; it was 0.1 when that began."
+
+
+def test_where_a_rate_was_lower_still_long_before_the_steps_are_told_in_which_it_rose():
+    rates = [1e-4 * 1.35**step for step in range(40)]
+    facts = at_end(history([*[1.0 + step % 3 / 10 for step in range(36)], 50.0, 800.0, 9e4, math.nan], rates))
+    (told,) = (text for text in explain(facts)[0].evidence if "rate rose" in text)
+    assert "rose from 0.0001 to" not in told
+    assert re.search(r" in the last \d+ steps", told), told

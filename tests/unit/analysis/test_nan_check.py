@@ -1,6 +1,7 @@
 """A rank that torch's own NaN check ended: it is the owner, and no more is said than the check said."""
 
 from nandiag.analysis import analyse
+from nandiag.analysis.findings import _said
 from nandiag.events import Looked, Raised, Site
 
 SAID = Raised("RuntimeError", "Function 'SqrtBackward0' returned nan values in its 0th output.", "Traceback", 3)
@@ -69,3 +70,10 @@ def test_a_rank_whose_replay_received_the_damage_did_not_go_bad_by_itself(by_han
     assert report.verdict.origin.ranks == (1,)
     assert any("What rank 0 got from other ranks was bad already" in text for text in report.verdict.evidence)
     assert not any("by itself" in text for text in report.verdict.evidence)
+
+
+def test_the_first_line_of_a_message_ends_where_what_it_leads_to_is_left_out():
+    message = "Expected parameter loc, but found invalid values:\ntensor([nan, nan])"
+    assert _said(Raised("ValueError", message, "Traceback", 3)) == (
+        "ValueError: Expected parameter loc, but found invalid values"
+    )

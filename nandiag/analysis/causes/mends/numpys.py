@@ -14,7 +14,7 @@ from nandiag.analysis.causes.mends.script import bounding, fitting, naming, pars
 from nandiag.analysis.report import Origin, Suggestion
 
 _LOGS = ("log", "log2", "log10")
-_POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"))
+_POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"), ("log1p", "-0.999"))
 _HUGE = "a small number in its place would make"
 _LONGEST_TWICE = 60
 _BEFORE = re.compile(r"(?:^|_)(?:prev(?:ious)?|last|lag(?:ged)?|old|before|yesterday|shift(?:ed)?)(?:$|_|\d)")
@@ -29,6 +29,7 @@ def guard(facts: Facts, said: str) -> Suggestion:
     code = None if said.startswith("overflow") else _guarded(facts, said)
     only = facts.extra.get("heard") is True or facts.extra.get("made_once") is True
     or_ = "Guard" if code is not None else "Or guard"
+    only = only or facts.extra.get("together") is True
     text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
     return Suggestion(text, code)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from nandiag.runtime.evidence.data.squared import squared
 from nandiag.runtime.frames import Frame, best, stack
 from nandiag.runtime.numeric.ear import KINDS, kind_of_error, words_of
 from nandiag.runtime.numeric.ended import ends
@@ -28,13 +29,15 @@ _MOST_TOLD = 3
 class Complaint(NamedTuple):
     """Numpy ``said`` so at these ``frames`` as ``sample`` was made; ``fed``: what it went wrong with was bad before.
 
-    ``alone``: it complained of nothing else on the line that could have made it; ``also``: of other lines that could.
+    ``squared``: what of it is the square of integers that wrapped round. ``alone``: it complained of nothing else on
+    the line that could have made it; ``also``: of other lines that could.
     """
 
     sample: object
     said: str
     frames: tuple[Frame, ...]
     fed: bool
+    squared: dict[str, object] = {}  # noqa: RUF012 - nobody writes into it
     alone: bool = True
     also: tuple[str, ...] = ()
 
@@ -91,7 +94,7 @@ class Hearing:
         place = id(self.sample), *[(id(one.code), one.instruction) for one in frames]
         self._met[place] += 1
         if self._met[place] <= _MOST_OF_A_PLACE:  # a loop over single numbers may come by without end
-            self._heard.append(Complaint(self.sample, said, frames, is_fed(said, frame)))
+            self._heard.append(Complaint(self.sample, said, frames, is_fed(said, frame), squared(said, frame)))
 
     def place(self, sample: object, bad: Sequence[object] = (), *, nan: bool = False) -> Complaint | None:
         """Return where ``sample`` and no good one of the batch went bad; None where that is nowhere.

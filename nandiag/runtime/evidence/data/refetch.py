@@ -32,7 +32,8 @@ class Fetched:
 
     ``numpy`` is what numpy complained of instead, and where; ``made`` what it had when the sample was made, where it
     did not come bad again. ``streamed`` tells it of a dataset that is a stream. ``held``: the dataset's own memory is
-    bad there. ``rows`` is how many samples of the batch are bad.
+    bad there. ``rows`` is how many samples of the batch are bad. ``together``: numpy complained as they were put
+    together.
     """
 
     dataset: str
@@ -43,11 +44,12 @@ class Fetched:
     made: Noted | None = None
     held: bool = False
     rows: int = 0
+    together: bool = False
 
     @property
     def facts(self) -> dict[str, object]:
         """What is told of the sample, wherever it was made."""
-        held = {"held": True} if self.held else {}
+        held = {**({"held": True} if self.held else {}), **({"together": True} if self.together else {})}
         return {"dataset": self.dataset, "dataset_index": self.index, "bad_rows": self.rows, **held}
 
 
@@ -79,7 +81,13 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     if numpy is not None and numpy.sample is not None:
         shown = beneath(batch.dataset, numpy.sample)[1]
     shown = shown if isinstance(shown, int | str) else None
-    return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions))
+    together = numpy is not None and numpy.sample is None and _one_by_one(batch)
+    return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions), together=together)
+
+
+def _one_by_one(batch: Batch) -> bool:
+    """Whether the dataset is asked for one sample at a time: what runs besides is no code of its own."""
+    return batch.collated and not hasattr(batch.dataset, "__getitems__")
 
 
 def beneath(dataset: Any, index: Any) -> tuple[Any, Any]:

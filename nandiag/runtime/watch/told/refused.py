@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nandiag.runtime.evidence.around.place import place_of
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.kernels.diagonals import on_diagonal
 from nandiag.runtime.leaves import BUILT_IN
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.watch.told.nothing import called, frames_of, held, is_exponential, line_of, set_to
@@ -47,7 +48,25 @@ def refused_matrix(error: BaseException, given: Sequence[Tensor]) -> dict[str, o
         return None
     seen = _spectrum(tensor, factor=factor)
     named = {"name": name} if isinstance(own, Tensor) and own.shape == tensor.shape else {}
-    return None if seen is None else {**line_of(frame), **named, "call": called(call), **seen}
+    known = {"call": called(call), **_learnt(live, tensor if factor else None)}
+    return None if seen is None else {**line_of(frame), **named, **known, **seen}
+
+
+def _learnt(live: FrameType, tensor: Tensor | None) -> dict[str, object]:
+    """Return the weight below 0 that the script adds to the diagonal, as the function of ``live`` calls it."""
+    weight = None if tensor is None else on_diagonal(tensor.grad_fn)
+    if weight is None:
+        return {}
+    for name, thing in tuple(live.f_locals.items()):
+        own = [(name, thing), *((f"{name}.{of}", one) for of, one in _weights(thing))]
+        told = next((text for text, one in own if one is weight), None)
+        if told is not None:
+            return {"diagonal": [told, float(weight.detach().min())]}
+    return {}
+
+
+def _weights(thing: Any) -> Iterable[tuple[str, Tensor]]:
+    return torch.nn.Module.named_parameters(thing) if isinstance(thing, torch.nn.Module) else ()
 
 
 def refused_argument(error: BaseException) -> dict[str, object] | None:

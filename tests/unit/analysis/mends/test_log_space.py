@@ -87,6 +87,26 @@ def test_the_lines_in_logarithms_give_the_same_loss_and_the_same_gradient(at, by
         assert torch.allclose(one, other, atol=1e-5)
 
 
+# The first row of the mask holds nothing, and the exponents that it leaves out are the largest.
+HISTORY = (
+    "kernel = torch.exp(z * 20)\nhistory = torch.tril(torch.ones_like(z), -1)\n"
+    "rate = s + s * (kernel * history).sum(1)\nloss = rate.log().sum()"
+)
+BEHIND = "kernel = torch.exp(z)\nterms = kernel * torch.tril(same, -1)\nloss = torch.log(0.5 * s + terms.sum(1)).sum()"
+FILLED = "e = torch.exp(z).masked_fill(torch.tril(same) == 0, 0)\nloss = torch.log(0.5 * s + e.sum(1)).sum()"
+
+
+@pytest.mark.parametrize("text", [HISTORY, BEHIND, FILLED])
+def test_rows_that_a_mask_leaves_out_wholly_have_a_gradient_in_logarithms(at, by_hand, text):
+    told = mends.mended(facts_on(at, by_hand, text, 1))
+    mended = pasted(text, 1, told.code)
+    assert "logsumexp(" in mended
+    assert mended.count("clamp_min(") == (text is not FILLED)  # a factor of a sum as a whole is as it was
+    for one, other in zip(run(text), run(mended), strict=True):
+        assert other.isfinite().all()
+        assert torch.allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -129,3 +129,32 @@ def test_a_share_of_a_schedule_ends_at_1_where_it_has_no_steps(at):
     line, said = "frac = (step - s.warm) / (s.total - s.warm)", "invalid value encountered in scalar divide"
     told = _advice(at, line, line.removeprefix("frac = "), said, rate_set_at=["train.py:19: sched.step()"])
     assert told.code == "frac = min((step - s.warm) / np.maximum(s.total - s.warm, 1), 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("line", "at_line", "code"),
+    [
+        ("rms = np.sqrt((pcm * pcm).mean())", None, "rms = np.sqrt((pcm.astype(np.float32) ** 2).mean())"),
+        ("rms = np.sqrt(np.mean(pcm ** 2))", None, "rms = np.sqrt(np.mean(pcm.astype(np.float32) ** 2))"),
+        ("rms = np.sqrt(power)", [3, "power", "np.mean(pcm * pcm)"],
+         "power = np.mean(pcm.astype(np.float32) ** 2)  # line 3"),
+    ],
+)  # fmt: skip
+def test_squares_of_integers_that_wrapped_round_are_made_of_floats(at, line, at_line, code):
+    facts = at("op", (), (), phase="data", **on(line, line.partition(" = ")[2]),
+               extra={"numpy": "invalid value encountered in sqrt", "dataset": "Clips", "dataset_index": 27,
+                      "squared": ["pcm", "int16", 44100], **({"squared_at": at_line} if at_line else {})})  # fmt: skip
+    story = explain(facts)[0]
+    assert [one.code for one in story.suggestions] == [code]
+    assert "up to 44,100" in story.evidence[1]
+
+
+def test_a_logarithm_of_one_more_is_kept_above_its_end(at):
+    line = "recency = np.log1p(hours)"
+    told = _advice(at, line, "np.log1p(hours)", "invalid value encountered in log1p")
+    assert told.code == "recency = np.log1p(np.maximum(hours, -0.999))"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = {"np": np, "hours": np.array([-60.0, -0.5, 3.0])}
+        exec(told.code, names)  # noqa: S102
+    assert np.isfinite(names["recency"]).all()

@@ -380,3 +380,19 @@ def test_what_half_precision_is_said_to_round_it_does_round(at, by_hand, dtype):
     assert torch.tensor(1.1 * below, dtype=torch.float64).to(kind) > 0
     assert (torch.tensor([1 - near, 1 + near], dtype=torch.float64).to(kind) == 1).all()
     assert any(f"{dtype} rounded it to zero" in one.text for one in mechanism.suggestions)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("h = (h * (tol / err) ** 0.5).clamp(0.05, 0.5)",
+         "h = (h * (tol / err.clamp_min(1e-12)) ** 0.5).clamp(0.05, 0.5)"),
+        ("h = torch.clamp(tol / err, max=2.0)", "h = torch.clamp(tol / err.clamp_min(1e-12), max=2.0)"),
+        ("h = (h * (tol / err) ** 0.5).clamp(min=0.05)", None),
+        ("h = h * tol / err", None),
+    ],
+)  # fmt: skip
+def test_a_divisor_is_kept_above_0_where_a_bound_behind_takes_the_infinity_alone(at, by_hand, line, code):
+    expression = "tol / err" if "h * tol" not in line else "h * tol / err"
+    told = codes(by_zero(at, by_hand, line, expression, op="reciprocal", phase="forward"))
+    assert (told[0] if told else None) == code

@@ -34,11 +34,12 @@ def test_a_run_that_ended_before_the_update_of_its_bad_loss_says_so(by_hand):
 
 def test_a_bad_loss_that_is_multiplied_by_0_is_told_to_be_bad_still(by_hand):
     told = "The script multiplies this loss by 0 before backward() (train.py:18): NaN times 0 is NaN"
-    for factor in (0.0, 0.5):
+    for factor, left_out in ((0.0, True), (0.5, True), (0.0, False)):
         looked = by_hand.found(5)
-        again = replace(by_hand.finite(5), facts={"loss_factor": factor, "loss_factor_at": ["/a/train.py", 18]})
+        known = {"loss_factor": factor, "loss_factor_at": ["/a/train.py", 18]}
+        again = replace(by_hand.finite(5), facts={**known, **({"loss_left_out": True} if left_out else {})})
         report = went_on(by_hand, by_hand.loss(5), looked, Next(0, again))
-        assert any(one.startswith(told) for one in report.verdict.evidence) is (factor == 0.0)
+        assert any(one.startswith(told) for one in report.verdict.evidence) is (factor == 0.0 and left_out)
 
 
 def test_a_run_with_bad_weights_or_a_stop_or_a_failure_did_not_go_on(by_hand):

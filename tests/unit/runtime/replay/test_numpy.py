@@ -127,6 +127,64 @@ def test_the_line_is_named_where_other_samples_of_the_batch_are_bad_as_well(work
     assert (look.site.function, look.facts["dataset_index"]) == ("scaled", BAD)
 
 
+class Clips(Series):
+    def __init__(self, level):
+        super().__init__(None)
+        self.rows = np.full((16, 6), 40.0)
+        self.rows[BAD] = 210.0  # its square is not below what int16 holds
+        self.level = level
+
+    def __getitem__(self, index):
+        pcm = self.rows[index].astype(np.int16)
+        return torch.tensor(pcm / self.level(pcm), dtype=torch.float32)
+
+
+def behind_a_name(pcm):
+    power = np.mean(pcm**2)
+    return np.sqrt(power)
+
+
+@pytest.mark.parametrize("level", [lambda pcm: np.sqrt((pcm * pcm).mean()), behind_a_name])
+def test_squares_of_small_integers_that_wrap_round_are_told(work, level):
+    worker = work(on_anomaly="continue")
+    train(Clips(level))
+    facts = worker.looked[0].facts
+    assert facts["squared"] == ["pcm", "int16", 210**2]
+    assert ("power" in facts["squared_at"]) is (level is behind_a_name)
+
+
+def test_squares_that_stay_within_their_dtype_are_not_blamed(work):
+    worker = work(on_anomaly="continue")
+    train(Clips(lambda pcm: np.sqrt((pcm // 200 * pcm).mean() * 0 + (pcm // 50).mean() * -1.0 + (pcm // 200) ** 2)))
+    assert "squared" not in worker.looked[0].facts
+
+
+class Rows(Series):
+    def __init__(self):
+        super().__init__(None)
+        self.rows[4:8, 1] = 3.0
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def test_what_is_made_where_the_batch_is_put_together_is_told_so(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def collate(rows):
+        block = np.stack(rows)
+        return torch.from_numpy((block - block.mean(0)) / block.std(0))
+
+    with np.errstate(all="ignore"):
+        for x in DataLoader(Rows(), batch_size=4, collate_fn=collate):
+            model(x).square().mean().backward()
+            optimizer.step()
+    facts = worker.looked[0].facts
+    assert (facts["together"], facts["bad_rows"]) == (True, 4)
+
+
 def test_numpys_own_settings_are_put_back(work):
     before = np.geterr(), np.geterrcall()
     work(on_anomaly="continue")

@@ -42,6 +42,13 @@ def factor(x):
     return torch.linalg.cholesky(gram)
 
 
+def learnt_factor(x):
+    net = nn.Module()
+    net.noise, net.amp = nn.Parameter(torch.tensor(-0.1)), nn.Parameter(torch.tensor(1.0))
+    matrix = net.amp.exp() * kernel(x) + net.noise * torch.eye(len(x))
+    return torch.linalg.cholesky(matrix)
+
+
 def factor_of_many(x):
     many = torch.stack([torch.eye(3), kernel(x) - torch.eye(3)])
     return torch.linalg.cholesky(many)
@@ -176,3 +183,9 @@ def test_what_is_wrong_of_events_is_counted_by_values(work):
 
 def dirichlet(x):
     return torch.distributions.Dirichlet(x)
+
+
+def test_a_weight_below_0_on_the_diagonal_of_a_refused_matrix_is_named(work):
+    (one,) = told(work, learnt_factor, torch.tensor([0.0, 1.0, 1.0]))
+    name, least = one.facts["diagonal"]
+    assert (name, round(least, 6)) == ("net.noise", -0.1)

@@ -8,7 +8,7 @@ import math
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.exponentials import forms, totals
 from nandiag.analysis.causes.mends.logarithms import log_space
-from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
+from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm, least
 from nandiag.analysis.causes.mends.scales import logged
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
@@ -54,6 +54,13 @@ def instead(facts: Facts) -> Suggestion | None:
     return in_one_step(facts) or _loss_itself(facts) or _shared(facts)
 
 
+def mends_exponent(facts: Facts) -> bool:
+    """Whether a mend is known of the exponential that overflowed, or of its scale: then no size of weights is meant."""
+    if facts.op not in OPS or facts.node is not None:
+        return False
+    return instead(facts) is not None or logged.bounded(facts) is not None or logged.weighed(facts) is not None
+
+
 def in_one_step(facts: Facts) -> Suggestion | None:
     """Return torch's function of what the line writes out by hand, or the lines in logarithms."""
     op = facts.op or "exp"
@@ -83,7 +90,7 @@ def _weighed(facts: Facts) -> str | None:
     product = made.value if made is not None else None
     if dim is None or made is None or not isinstance(product, ast.BinOp):
         return None
-    taken = Logarithm(None)
+    taken = Logarithm(None, summed=True, least=least(facts))
     text = taken.of(product)
     name, left = made.targets[0], any("exp(" in ast.unparse(one) for one in taken.left)
     if taken.undone != ["exp"] or left or not isinstance(name, ast.Name) or len(made.targets) > 1:

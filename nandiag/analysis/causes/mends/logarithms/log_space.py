@@ -13,18 +13,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
+from nandiag.analysis.causes.mends.logarithms.logarithm import LEAST, Logarithm, least
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Statement, words
 
 _ROUNDS = 5
+_SUMS = ("sum", "cumsum", "mean")
 
 
 def without_zeros(facts: Facts) -> Suggestion | None:
     """Return the lines in logarithms where nothing but an exponential that vanished can have made a 0 in them."""
     found = mended(facts)
-    masks = found is not None and any(word in (found.code or "") for word in ("torch.log(", "-torch.inf"))
+    masks = found is not None and any(word in (found.code or "") for word in ("torch.log(", least(facts)))
     return None if masks or found is None or _still_stands(facts, found.code or "") else found
 
 
@@ -43,7 +44,7 @@ def mended(facts: Facts) -> Suggestion | None:
     parsed = [parsing.statement(one.text) for one in around.block]
     starts = set() if _takes(parsed[own], "log") else {own}
     for _ in range(_ROUNDS):
-        rewriting = _Rewriting(parsed, starts, own, around.handed)
+        rewriting = _Rewriting(parsed, starts, own, around.handed, least(facts))
         lines = rewriting.lines()
         if lines is None or not rewriting.wanted - starts:
             break
@@ -94,6 +95,7 @@ class _Rewriting:
     starts: Collection[int]
     own: int
     handed: str | None = None
+    least: str = LEAST
     held: set[str] = field(default_factory=set)
     ever: set[str] = field(default_factory=set)
     wanted: set[int] = field(default_factory=set)
@@ -148,7 +150,7 @@ class _Rewriting:
 
     def logarithm(self, node: ast.expr, number: int) -> str | None:
         """Return the logarithm of an expression; ``None`` where no exponential, or not all of them, are undone."""
-        taken = Logarithm(None, self.held)
+        taken = Logarithm(None, self.held, summed=self._is_summed_behind(number), least=self.least)
         text = taken.of(node)
         for one in taken.left:
             if _names(one) & self.held or _takes(one, "exp"):
@@ -157,6 +159,15 @@ class _Rewriting:
                 made for name in _names(one) if (made := self._made_of_exponentials(name, number)) is not None
             }
         return text if taken.undone or self.wanted else None
+
+    def _is_summed_behind(self, number: int) -> bool:
+        """Whether what the statement gives a name is summed in one behind it."""
+        node = self.block[number]
+        name = _target(node) if node is not None else None
+        behind = [part for one in self.block[number + 1 :] if one is not None for part in ast.walk(one)]
+        calls = [one for one in behind if isinstance(one, ast.Call)]
+        summed = [given for one in calls for op in _SUMS if (given := fitting.target(one, op)) is not None]
+        return any(name in _names(one) and not _takes(one, "log") for one in summed)
 
     def _made_of_exponentials(self, name: str, before: int) -> int | None:
         """Return the statement ahead that gives ``name`` an exponential, or what is made of one."""

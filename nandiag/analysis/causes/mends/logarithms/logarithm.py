@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.script import fitting, meanings
 
 _DEEPEST, _SHORT = 6, 60
 _NEXT_TO_NOTHING = 1e-5
+# For the logarithm of 0: its own exponential is 0 beside all others, however large their exponents are.
+LEAST, LEAST_OF_HALF = "-1e30", "-6e4"
 # Methods and functions that pick, or look at, what there is: the logarithm of what they give is what they give of it.
 _PICKS = meanings.VIEWS | meanings.PICKS | {"diag", "diagonal", "clone", "contiguous"}
 
@@ -27,10 +29,14 @@ class Logarithm:
 
     ``held`` are names that stand for logarithms already, or functions that hand such back; ``left`` are the expressions
     whose own logarithm it takes. ``facts`` tell what other names stand for; ``None``: nothing is known of them.
+    ``summed``: what is written down is a term of a sum, here or in a statement behind; ``least``: what stands for the
+    logarithm of 0 in one.
     """
 
     facts: Facts | None
     held: Collection[str] = ()
+    summed: bool = False
+    least: str = LEAST
     undone: list[str] = field(default_factory=list)
     left: list[ast.expr] = field(default_factory=list)
 
@@ -48,6 +54,13 @@ class Logarithm:
 
     def _forms(self) -> tuple[Callable[[ast.expr, int], str | None], ...]:
         return self._named, self._exponential, self._product, self._summed, self._added, self._picked, self._filled
+
+    def _of_terms(self, node: ast.expr, depth: int) -> str | None:
+        """Return the logarithm of what is summed where that undoes an exponential."""
+        outside, self.summed = self.summed, True
+        text = self._of_exponentials(node, depth)
+        self.summed = outside
+        return text
 
     def _of_exponentials(self, node: ast.expr, depth: int) -> str | None:
         """Return the logarithm of ``node`` where that undoes an exponential; else leave no trace."""
@@ -87,22 +100,32 @@ class Logarithm:
     def _product(self, node: ast.expr, depth: int) -> str | None:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult | ast.Div):
             return None
-        left, right = self.of(node.left, depth + 1), self.of(node.right, depth + 1)
+        left = self._factor(node.left, depth)
         if isinstance(node.op, ast.Mult):
-            return f"{left} + {right}"
-        return f"{left} - {term(right)}"
+            return f"{left} + {self._factor(node.right, depth)}"
+        return f"{left} - {term(self.of(node.right, depth + 1))}"
+
+    def _factor(self, node: ast.expr, depth: int) -> str:
+        """Return the logarithm of a factor: of a term of a sum it may be 0, a mask's, and whole rows may be.
+
+        The gradient of logsumexp is NaN where all is -inf.
+        """
+        known = len(self.undone)
+        text = self.of(node, depth + 1)
+        taken = len(self.undone) == known and text == f"torch.log({ast.unparse(node)})"
+        return f"{text}.clamp_min({self.least})" if self.summed and taken else text
 
     def _summed(self, node: ast.expr, depth: int) -> str | None:
         running = fitting.target(node, "cumsum")
         if running is not None and isinstance(node, ast.Call):
-            text = self._of_exponentials(running, depth)
+            text = self._of_terms(running, depth)
             rest = [ast.unparse(one) for one in (*node.args, *node.keywords) if one is not running]
             return None if text is None else f"torch.logcumsumexp({text}, {', '.join(rest)})"
         mean = fitting.target(node, "mean")
         if mean is not None and isinstance(node, ast.Call):
             return self._averaged(node, mean, depth)
         along = forms.summed_along(node)
-        text = None if along is None else self._of_exponentials(along[0], depth)
+        text = None if along is None else self._of_terms(along[0], depth)
         return None if text is None or along is None else f"torch.logsumexp({text}, dim={along[1]})"
 
     def _averaged(self, node: ast.Call, given: ast.expr, depth: int) -> str | None:
@@ -111,7 +134,7 @@ class Logarithm:
             ast.Attribute(given, "sum", ast.Load()), [one for one in node.args if one is not given], node.keywords
         )
         along = forms.summed_along(summed)
-        text = None if along is None else self._of_exponentials(given, depth)
+        text = None if along is None else self._of_terms(given, depth)
         if text is None or along is None or len(text) > _SHORT:
             return None
         size = f"{bracketed(text)}.size({along[1].partition(',')[0]})"
@@ -154,7 +177,13 @@ class Logarithm:
             return None
         zero = isinstance(node.args[1], ast.Constant) and node.args[1].value == 0
         text = self._of_exponentials(node.func.value, depth) if zero and node.func.attr == "masked_fill" else None
-        return None if text is None else f"{bracketed(text)}.masked_fill({ast.unparse(node.args[0])}, -torch.inf)"
+        return None if text is None else f"{bracketed(text)}.masked_fill({ast.unparse(node.args[0])}, {self.least})"
+
+
+def least(facts: Facts) -> str:
+    """Return what stands for the logarithm of 0 in a sum, in the dtype of the origin."""
+    given = (*facts.origin.inputs, *facts.origin.outputs)
+    return LEAST_OF_HALF if any(dtype_of(fact) == "float16" for fact in given) else LEAST
 
 
 def term(text: str) -> str:

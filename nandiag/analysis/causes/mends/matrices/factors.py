@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 _LOOKS = frozenset({"Diagonal", "Select", "Slice", "View", "Unsqueeze", "Squeeze", "Expand", "Alias"})
 _TEXT = (
@@ -18,9 +24,58 @@ _CODE = (
 )
 
 
+def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Suggestion | None:
+    """Say how to learn what is added to a matrix's diagonal where that is a weight below 0: no jitter mends that.
+
+    ``as_written``: its name is known as the script writes it, else as the model has it.
+    """
+    told = known.get("diagonal")
+    if not isinstance(told, list | tuple) or len(told) != _PAIR:
+        return None
+    name, least = str(told[0]), words.as_number(told[1])
+    own = name if as_written else f"self.{name.rpartition('.')[2]}"
+    text = (
+        f"What is added to its diagonal is made of {own}, a weight that nothing keeps above 0, and it is "
+        f"{words.number(0.0 if least is None else least)}: such a matrix is no covariance, whatever else it is made "
+        "of. Learn its logarithm: take that of what it begins with, and its exponential wherever it is used."
+    )
+    return Suggestion(text, f"{own}.data.log_()  # where it is made; {own}.exp() for it elsewhere")
+
+
+_PAIR = 2
+
+
+def learnt_noise(facts: Facts) -> Suggestion | None:
+    """Say so of the matrix of which the op was given a factor, with the line that adds to it where that is near."""
+    told = below_zero(facts.extra)
+    name = str(facts.extra["diagonal"][0]).rpartition(".")[2] if told is not None else ""  # type: ignore[index]
+    block = facts.around.block if facts.around is not None else ()
+    shown = next(((one, put) for one in block if (put := _exponential(one.text, name)) is not None), None)
+    if told is None or (shown is None and facts.extra.get("diagonal_if") == "shown"):
+        return None
+    if shown is None:
+        return told
+    return replace(told, code=f"{(told.code or '').partition(';')[0]}\n{shown[1]}  # line {shown[0].line}")
+
+
+def _exponential(text: str, name: str) -> str | None:
+    """Return a statement with the exponential of the weight of this name where a unit matrix is multiplied by it."""
+    for node in fitting.nodes_of(text):
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else ()
+        for one, other in zip(sides, sides[::-1], strict=True):
+            own = isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one).rpartition(".")[2] == name
+            if own and fitting.target(other, "eye") is not None and text.isascii() and "\n" not in text:
+                end = one.end_col_offset or 0
+                return f"{text[:end]}.exp(){text[end:]}"
+    return None
+
+
 def unchecked(facts: Facts) -> Suggestion | None:
     """Say that a logarithm or a root was given the diagonal of such a factor; None where it was not."""
     nodes = facts.extra.get("made_by")
     made = [str(node).partition("Backward")[0] for node in nodes] if isinstance(nodes, list) else []
     first = next((node for node in made if node not in _LOOKS), None)
+    learnt = learnt_noise(facts)
+    if learnt is not None:
+        return learnt
     return Suggestion(_TEXT, _CODE) if first == "LinalgCholeskyEx" and facts.outputs_nan else None

@@ -150,6 +150,19 @@ def is_bounded_above(line: str, column: tuple[int, int]) -> bool:
     return any((part.col_offset, part.end_col_offset) == place for call in calls for part in _ended(call))
 
 
+def ends_above(origin: Origin) -> bool:
+    """Whether a bound from above is laid on what the underlined expression is a part of, in the same line."""
+    source, column = origin.source or "", origin.column
+    indent = len(source) - len(source.lstrip())
+    if column is None or not source.isascii():
+        return False
+    first, last = column[0] - indent, column[1] - indent
+    calls = [node for node in fitting.nodes_of(source) if isinstance(node, ast.Call)]
+    return any(
+        part.col_offset <= first and last <= (part.end_col_offset or 0) for call in calls for part in _ended(call)
+    )
+
+
 def _ended(call: ast.Call) -> list[ast.expr]:
     """Return what is no larger than another number behind the call."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -114,6 +114,51 @@ def test_the_number_that_a_loss_is_multiplied_by_before_backward(work, factor):
     assert (look.phase, look.facts.get("loss_factor")) == ("backward", None if factor == 1.0 else factor), look
 
 
+def _by_a_part(loss):
+    (loss.sum() * 0.0**2).backward()
+
+
+def _by_a_flag(loss):
+    total = loss.sum()
+    keep = 0.0
+    total = total * keep
+    total.backward()
+
+
+def _in_place(loss):
+    total = loss.sum()
+    total *= 0.0
+    total.backward()
+
+
+def _at_once(loss):
+    keep, total = 0.0, loss.sum()
+    (total * keep).backward()
+
+
+def _elsewhere(loss):
+    total = _scaled(loss.sum())
+    total.backward()
+
+
+def _scaled(value, temperature=0.0):
+    return value * temperature**2
+
+
+@pytest.mark.parametrize(
+    ("backward", "left_out"),
+    [(_by_a_part, None), (_by_a_flag, True), (_in_place, True), (_at_once, True), (_elsewhere, None)],
+)
+def test_a_loss_is_left_out_by_a_product_with_all_of_it_alone(work, backward, left_out):
+    worker = work(on_anomaly="continue")
+    model = net()
+    optimizer = sgd(model)
+    backward((model(torch.randn(5, 4)) * 0).sqrt())
+    optimizer.step()
+    assert worker.looked[0].facts["loss_factor"] == 0.0
+    assert worker.looked[0].facts.get("loss_left_out") is left_out
+
+
 @pytest.mark.parametrize(
     ("reduced", "summed"),
     [
