@@ -161,7 +161,7 @@ class Sentinel:
         step = Step(self.clock.step, loss, early.norm(norm), learning_rate(optimizer), scale, early.activation)
         self.teller.history.add(step, optimizer, early.clip())
         if early.on:
-            early.border(optimizer, step)
+            early.border(optimizer, step, norm)
 
     def _compare(self) -> None:
         one = self.optimizer

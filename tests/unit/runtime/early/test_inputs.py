@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from nandiag.events import Warned
+from nandiag.settings import Thresholds
 
 
 class Net(nn.Module):
@@ -100,7 +101,7 @@ NATURAL = {
 
 @pytest.mark.parametrize("name", NATURAL)
 def test_what_is_natural_does_not_warn(work, name):
-    worker = work()
+    worker = work(thresholds=Thresholds(unchanged_every=0))  # its rate is next to nothing
     train(plain(150), slow=worker, **{name: NATURAL[name]})
     assert worker.events(Warned) == []
 
