@@ -23,6 +23,8 @@ from nandiag.runtime.tracebacks import pass_on
 
 # Whatever the script asks of a work may be how it waits: a claim is made only where it asked nothing of any.
 _ASKS = ("wait", "synchronize", "is_completed", "is_success", "result", "get_future", "block_current_stream")
+# Where one of these says no, the script knows that it is not through, and has not waited.
+_POLLS = frozenset({"is_completed", "is_success"})
 _MOST = 64
 
 
@@ -72,13 +74,17 @@ class Works:
         def method(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # Dynamo traces no further into ours
                 return original(*args, **kwargs)
-            if self._pending:
+            polls = original.__name__ in _POLLS
+            if self._pending and not polls:
                 self._all_end()
             try:
-                return original(*args, **kwargs)
+                answer = original(*args, **kwargs)
             except BaseException as error:
                 pass_on(error)
                 raise
+            if self._pending and polls and answer:
+                self._all_end()
+            return answer
 
         return method
 

@@ -50,12 +50,12 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
         doubts.append(_DROPPED)
     looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
+    looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
+    if looked.site is not None:
+        return looked  # what goes round behind the backward is made of what was read
     own = _own_exchanges(seen, capture)
     own = likely(own, carriers(own, seen.entries, case.parameters, capture.tape.maker)) if own else own
-    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-    if looked.site is not None:
-        return looked
-    return with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
+    return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
 
 
 def _own_exchanges(seen: Evidence, capture: Capture) -> list[Exchange]:

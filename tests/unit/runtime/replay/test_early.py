@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.events import Looked
@@ -99,3 +100,23 @@ def test_what_is_written_into_a_gradient_is_told(trains):
     step.call(Tensor.backward, step.call(Tensor.mul, weight, 2.0), kind=BACKWARD)
     step.call(Tensor.div_, weight.grad if trains else for_a_plot, count, in_place=True)
     assert is_told(step.looked(written=count, trained=[weight])) is trains
+
+
+def test_the_line_that_read_too_early_comes_before_an_exchange_of_the_gradients(work, group):
+    """What goes round behind the backward is made of what was read, and is not what made a loss bad."""
+    worker = work()
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    count = torch.zeros(())
+    arrives = count.numpy()
+    made = dist.all_reduce(count, async_op=True)
+    loss = (weight * 0.0).sum() / count
+    arrives[...] = 3.0  # as the other ranks' part comes in, unseen
+    made.wait()
+    loss.backward()
+    weight.grad.nan_to_num_()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    (looked,) = worker.events(Looked)
+    assert (looked.outcome, looked.site.source.strip()) == ("finite", "loss = (weight * 0.0).sum() / count")
+    assert looked.facts["under_way"] == "all_reduce"
