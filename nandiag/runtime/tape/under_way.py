@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tracebacks import pass_on
 
@@ -40,6 +41,11 @@ class UnderWay:
         self._tape, self._thread = tape, get_ident()
         self.tensors: list[Callable[[], Tensor | None]] = [weakref.ref(one) for one in tensors]
         self.begun, self.waited = tape.reached, math.inf
+
+    def is_finite(self) -> bool:
+        """Whether all that was to be filled is still there, and finite by now; reads the host."""
+        held = [tensor for ref in self.tensors if (tensor := ref()) is not None]
+        return len(held) == len(self.tensors) and not any(map(is_bad, held))
 
     def ends(self) -> None:
         """A work was waited for; by another thread nobody knows when, and nothing is claimed."""
