@@ -33,6 +33,7 @@ def findings_of(
         *_harms(timeline.harms),
         *skips_of(timeline),
         *_hidden(timeline),
+        *_again(timeline, logs),
         *_stops(timeline),
         *_ends(states, logs),
         *_went_on(timeline, run, logs),
@@ -86,6 +87,25 @@ def _hidden(timeline: Timeline) -> Iterable[Finding]:
             f"rank {one.rank} printed since {shows}: {seen.line}"
         )
         yield Finding("hidden_nonfinite", "warning", text, ranks, seen.step)
+
+
+def _again(timeline: Timeline, logs: dict[int, RankLog]) -> Iterable[Finding]:
+    """Yield in how many steps losses were bad while the weights stayed finite: of those that follow harm is told once.
+
+    Not of ranks of which that is said with what their log shows.
+    """
+    said = {one.rank for one in timeline.printed if one.event.losses > 1}
+    said |= {one.rank for one in timeline.harms if one.event.what in STATE}
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, log in logs.items():
+        bad = next((one.event.bad_losses for one in reversed(log.records) if isinstance(one.event, Finished)), ())
+        if len(bad) == len(("count", "first", "last")) and bad[0] > 1 and rank not in said:
+            groups.setdefault(bad, []).append(rank)
+    for (count, first, last), ranks in groups.items():
+        every = "each" if count == last - first + 1 else f"{count:,}"
+        steps = f"{every} of the steps {first:,} to {last:,}"
+        text = f"The loss of {words.ranks(ranks)} was bad in {steps}: the first of them is told."
+        yield Finding("nonfinite_again", "info", text, tuple(ranks), first)
 
 
 def _stops(timeline: Timeline) -> Iterable[Finding]:

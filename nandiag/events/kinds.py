@@ -360,11 +360,15 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed."""
+    """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed.
+
+    ``bad_losses``: in how many steps a loss was bad, the first of them and the last; empty where in none.
+    """
 
     steps: int
     skips: int = 0
     last_finite_step: int | None = None
+    bad_losses: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

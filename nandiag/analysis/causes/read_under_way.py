@@ -12,7 +12,7 @@ def explain(facts: Facts) -> Cause | None:
     """Say which line read too early, where the step is finite when it is run again on what was there in the end."""
     known = facts.look.facts if facts.look is not None else {}
     name, at = known.get("under_way"), known.get("under_way_at")
-    if not isinstance(name, str) or facts.look is None or facts.look.outcome != "finite":
+    if not isinstance(name, str) or facts.look is None or facts.look.outcome not in {"finite", "found"}:
         return None
     line = at[1] if isinstance(at, list) and len(at) == 2 else None
     begun = f"the {name} of line {line}" if line is not None else f"an {name}"

@@ -148,6 +148,24 @@ def _second_moment_underflow(warned: Warned) -> str:
     return f"Adam's second moment underflowed {where} ({kind}): updates reach {_number(warned, 'ratio')} learning rates"
 
 
+def _gradients_zero(warned: Warned) -> str:
+    who, many = warned.facts.get("optimizer", "the optimizer"), _number(warned, "steps")
+    before = _value(warned, "before")
+    clip = f" once they are clipped (their norm was {_number(warned, 'before')} before)" if before else ""
+    loss = f"the loss is {_number(warned, 'loss')}"
+    return f"all gradients of {who} are exactly 0{clip}, for {many} steps in a row, while {loss}: nothing is trained"
+
+
+def _weights_unchanged(warned: Warned) -> str:
+    tensors, numel = (int(_value(warned, key) or 0) for key in ("tensors", "numel"))
+    name = warned.name or "a parameter"
+    which = name if tensors < 2 else f"{name} and {tensors - 1} more"
+    looked = f"{which} ({words.count(numel, 'value')}, {warned.facts.get('dtype', 'floats')})"
+    by = f"the gradient norm is {_number(warned, 'norm')}, the learning rate {_number(warned, 'lr')}"
+    who = warned.facts.get("optimizer", "the optimizer")
+    return f"{words.count(int(_value(warned, 'steps') or 0), 'update')} of {who} in a row did not change {looked}: {by}"
+
+
 TEXTS: dict[str, Callable[[Warned], str]] = {
     "grad_norm_spike": _norm_spike,
     "grad_norm_growth": _norm_growth,
@@ -160,6 +178,8 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "batch_outlier": _batch_outlier,
     "batch_channel": _batch_channel,
     "batch_longer": _batch_longer,
+    "gradients_zero": _gradients_zero,
+    "weights_unchanged": _weights_unchanged,
     drawn.SLUG: drawn.told,
     refused.MATRIX: refused.told_matrix,
     refused.ARGUMENT: refused.told_argument,

@@ -278,6 +278,14 @@ EXPLAIN = (
         kind="finding",
     ),
     Explanation(
+        slug="nonfinite_again",
+        what="Losses were NaN or Inf in more steps than one, while no weight was seen bad. The report tells of the "
+        "first of them; the others may have come the same way.",
+        looks=("The loss of rank 0 was bad in 12 of the steps 9 to 99: the first of them is told.",),
+        fix=(Suggestion("Mend the first, and run again: what is left comes from somewhere else."),),
+        kind="finding",
+    ),
+    Explanation(
         slug="hidden_nonfinite",
         what="Losses were NaN or Inf, and what the script printed since shows finite ones only. Loggers that leave "
         "bad values out of their average do so (the Trainer of transformers by logging_nan_inf_filter, on by "

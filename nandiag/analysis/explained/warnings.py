@@ -184,6 +184,42 @@ EXPLAIN = (
         kind="warning",
     ),
     Explanation(
+        slug="gradients_zero",
+        what="All gradients of an optimizer are exactly 0, for many steps in a row, and the loss is not. Nothing is "
+        "trained, while the log looks calm. A clip by a norm that is infinite multiplies them by 0; a model whose "
+        "units are all dead, a loss cut off at a limit, or half precision that rounds them to 0 have the same look.",
+        looks=("Rank 0, step 13: all gradients of SGD are exactly 0, for 10 steps in a row, while the loss is 48.2.",),
+        fix=(
+            Suggestion(
+                "Take the norm that gradients are clipped by in float32, and look whether it is finite.",
+                "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)",
+            ),
+            Suggestion("Look at what the loss is made of: a clamp at its limit, or a ReLU below 0, has no gradient."),
+            Suggestion("In half precision scale the loss.", "scaler = torch.amp.GradScaler(device)"),
+        ),
+        pages=("generated/torch.nn.utils.clip_grad_norm_.html", "amp.html"),
+        kind="warning",
+    ),
+    Explanation(
+        slug="weights_unchanged",
+        what="Updates in a row left weights as they were, to the bit, though their gradients are not 0 and the "
+        "learning rate is as large as ever. What the optimizer divides by is infinite (Adam with a beta2 of 1 in "
+        "mid-run, a second moment that overflowed), or half precision rounds each update to nothing.",
+        looks=(
+            (
+                "Rank 0, step 11: 5 updates of Adam in a row did not change a.weight and 3 more (386 values, float32): "
+                "the gradient norm is 0.31, the learning rate 0.0005."
+            ),
+        ),
+        fix=(
+            Suggestion("Look at what the optimizer was told: each beta is to be below 1.", "betas=(0.9, 0.999)"),
+            Suggestion("Look at its state for infinities.", "optimizer.state_dict()"),
+            Suggestion("In half precision keep the weights that are trained in float32, and use autocast."),
+        ),
+        pages=("generated/torch.optim.Adam.html", "amp.html"),
+        kind="warning",
+    ),
+    Explanation(
         slug="nothing_to_draw",
         what="torch.multinomial was given weights that sum to 0, in one row at least, and ended the script. None of "
         "them is bad: a mask allows nothing there, all priorities have come down to 0, or exponentials are too small "

@@ -12,6 +12,8 @@ from nandiag.runtime.early.clipping import watch_clipping
 from nandiag.runtime.early.compared import Comparison
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.half.turns import HalfPrecision
+from nandiag.runtime.early.idle.gradients import ZeroGradients
+from nandiag.runtime.early.idle.weights import UnchangedWeights
 from nandiag.runtime.early.moments import Moments, Name
 from nandiag.runtime.early.warner import CalmStep, Step, Warner
 from nandiag.runtime.guard import guarded
@@ -48,6 +50,7 @@ class Early:
         self._half = HalfPrecision(self._warner, capture)
         self._moments = Moments(self._warner, name)
         self._comparison = Comparison(self._inputs, name)
+        self._zeros, self._unchanged = ZeroGradients(self._warner), UnchangedWeights(self._warner, name)
         # Asked in each step, and so by one call less.
         self.norm, self.clip = self._warner.norm, self._warner.clip
         self.passed, self.tensors = self._inputs.passed, self._warner.reads.tensors
@@ -103,14 +106,19 @@ class Early:
         return self._half.largest
 
     @guarded("warnings")
-    def border(self, optimizer: Any, step: Step) -> None:
-        """An optimizer is about to make a step (None: the script makes its updates by hand). Only where ``on``."""
+    def border(self, optimizer: Any, step: Step, norm: float | None) -> None:
+        """An optimizer is about to make a step (None: the script makes its updates by hand). Only where ``on``.
+
+        ``norm`` is that of the gradients as the update gets them, clipped or not.
+        """
         if self._warner.border(optimizer, step):
             # Something left its usual range: was it this batch? It may not have been looked at.
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
-        if optimizer is not None:
-            self._comparison.settings.note(optimizer, step.step)
+        if optimizer is not None and self._comparison.settings.note(optimizer, step.step):
+            self._unchanged.told_else(step.step)
+        self._zeros.border(optimizer, step, norm)
+        self._unchanged.border(optimizer, step, norm)
         if step.scale is not None or step.step >= self._half.due:
             self._half.step_begins(step.step, scaled=step.scale is not None)
         if step.step >= self._moments.due:
@@ -124,19 +132,23 @@ class Early:
         if known is None:
             return None
         calm, rate = known
-        return AsUsual(calm.steps, min(self._half.due, self._moments.due), calm.loss, calm.norm, rate, calm.last)
+        until = min(self._half.due, self._moments.due, self._unchanged.due)
+        return AsUsual(calm.steps, until, calm.loss, calm.norm, rate, calm.last)
 
     @guarded("warnings")
     def were_calm(self, optimizer: Any, steps: Sequence[CalmStep]) -> None:
         """These ``steps``, at least one, were, by what :meth:`calm` returned."""
         if self.on:
             self._warner.were_calm(optimizer, steps)
+            self._zeros.moved(max(abs(loss) for _, loss, _, _ in steps))
 
     @guarded("warnings")
-    def told_else(self, optimizer: Any, step: int) -> None:
-        """Groups of ``optimizer`` were told other numbers than before, as it is about to make ``step``."""
-        if self.on:
-            self._comparison.settings.note(optimizer, step)
+    def told_else(self, optimizer: Any, step: int) -> bool:
+        """Groups of ``optimizer`` were told other numbers than before, as it is about to make ``step``.
+
+        Returns whether :meth:`border` is to hear of this step, calm or not.
+        """
+        return self.on and self._comparison.settings.note(optimizer, step) and self._unchanged.told_else(step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

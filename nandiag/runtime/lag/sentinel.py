@@ -92,7 +92,7 @@ class LateSentinel(Sentinel):
         step = Step(seen.step, loss, norm, seen.rate, sight.scale, self.early.activation)
         self.teller.history.add(step, seen.optimizer, self.early.clip())
         if self.early.on:
-            self.early.border(seen.optimizer, step)
+            self.early.border(seen.optimizer, step, sight.grad_norm)
 
     def _losses_late(self, seen: Seen, sight: Sight, border: Border) -> None:
         bad = [loss for loss in bad_losses(sight, seen.losses) if not (loss.scaled and sight.scaler_skips)]

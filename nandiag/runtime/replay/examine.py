@@ -35,7 +35,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import NOT_RUN, Case, is_made_here, on_reconstructed, timed
 from nandiag.runtime.replay.exchanges.hooked import Hooks
 from nandiag.runtime.replay.exchanges.others import stay_away, with_others, with_own
-from nandiag.runtime.replay.finite.missed import behind_exchange, finite
+from nandiag.runtime.replay.finite.missed import behind_exchange, finite, unless_too_early
 from nandiag.runtime.replay.finite.terms import at_scale, on_zeros
 from nandiag.runtime.replay.mended import Mended, further
 from nandiag.runtime.replay.phases import phases_of
@@ -386,7 +386,8 @@ class Examiner:
             if not self._mended.add(found.op) and seen.tracer.mended is not None:
                 return case.nothing("failed", "what was mended went bad again")
             self._beside = seen.beside(case, ends, found) if case.joint else []
-            return with_heard(with_own(seen.found(case, found), found.op, seen.result.shared))
+            told = unless_too_early(case, seen.found(case, found), found.op, seen, self._capture)
+            return with_heard(with_own(told, found.op, seen.result.shared))
         if ends:
             return case.nothing("failed", "non-finite values came back, but not the op that made them")
         given = seen.gave(case) if case.joint else seen.left_gradient(case)

@@ -114,7 +114,8 @@ class Borders:
         """Whether all that is new is what the optimizer was told."""
         if not known.renew(optimizer, is_plain):
             return False
-        self._sentinel.early.told_else(optimizer, self._sentinel.clock.step)
+        if self._sentinel.early.told_else(optimizer, self._sentinel.clock.step):
+            self._rows.ask()
         return True
 
     def _is_usual(self, optimizer: Optimizer) -> bool:

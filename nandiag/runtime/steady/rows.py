@@ -36,7 +36,7 @@ class Rows:
 
     def take(self, optimizer: Optimizer, loss: float, norm: float) -> bool:
         """Keep a step for later; False, and nothing, where it is to be told at once."""
-        if not (self._left > len(self._rows) and loss <= self._loss and norm <= self._norm):
+        if not (self._left > len(self._rows) and loss <= self._loss and 0.0 < norm <= self._norm):
             return False
         groups, step, (last_loss, last_norm) = optimizer.param_groups, self._sentinel.clock.step, self._last
         rate = groups[0]["lr"] if len(groups) == 1 else learning_rate(optimizer)
@@ -58,6 +58,10 @@ class Rows:
         history.extend([(*row, None, None) for row in rows], self._place)
         if optimizer is not None:
             self._sentinel.early.were_calm(optimizer, rows)
+
+    def ask(self) -> None:
+        """The next step is told of at once, calm or not."""
+        self._left = 0
 
     def renew(self, optimizer: Optimizer) -> None:
         """A step of ``optimizer`` was told of: learn from those who heard of it what they take for calm now."""

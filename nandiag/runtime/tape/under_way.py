@@ -18,11 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tracebacks import pass_on
 
 # Whatever the script asks of a work may be how it waits: a claim is made only where it asked nothing of any.
 _ASKS = ("wait", "synchronize", "is_completed", "is_success", "result", "get_future", "block_current_stream")
+# Where one of these says no, the script knows that it is not through, and has not waited.
+_POLLS = frozenset({"is_completed", "is_success"})
 _MOST = 64
 
 
@@ -38,6 +41,11 @@ class UnderWay:
         self._tape, self._thread = tape, get_ident()
         self.tensors: list[Callable[[], Tensor | None]] = [weakref.ref(one) for one in tensors]
         self.begun, self.waited = tape.reached, math.inf
+
+    def is_finite(self) -> bool:
+        """Whether all that was to be filled is still there, and finite by now; reads the host."""
+        held = [tensor for ref in self.tensors if (tensor := ref()) is not None]
+        return len(held) == len(self.tensors) and not any(map(is_bad, held))
 
     def ends(self) -> None:
         """A work was waited for; by another thread nobody knows when, and nothing is claimed."""
@@ -72,13 +80,17 @@ class Works:
         def method(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # Dynamo traces no further into ours
                 return original(*args, **kwargs)
-            if self._pending:
+            polls = original.__name__ in _POLLS
+            if self._pending and not polls:
                 self._all_end()
             try:
-                return original(*args, **kwargs)
+                answer = original(*args, **kwargs)
             except BaseException as error:
                 pass_on(error)
                 raise
+            if self._pending and polls and answer:
+                self._all_end()
+            return answer
 
         return method
 

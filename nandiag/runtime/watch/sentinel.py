@@ -169,7 +169,7 @@ class Sentinel:
         step = Step(self.clock.step, loss, early.norm(norm), learning_rate(optimizer), scale, early.activation)
         self.teller.history.add(step, optimizer, early.clip())
         if early.on:
-            early.border(optimizer, step)
+            early.border(optimizer, step, norm)
 
     def _compare(self) -> None:
         one = self.optimizer
@@ -393,7 +393,7 @@ class Sentinel:
         self.teller.last_words()
         self.judge.last_words()
         RECORDER.pulse(self.clock.step, now=True)
-        return Finished(steps=self.clock.step, skips=self.skips.total, last_finite_step=self.judge.finite_after)
+        return Finished(self.clock.step, self.skips.total, self.judge.finite_after, self.teller.bad_losses)
 
 
 # before_step is called by a guarded hook, that by torch's wrapper of step(), whose frame lives as long as the step.

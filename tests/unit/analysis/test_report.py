@@ -250,6 +250,21 @@ def test_a_log_that_hides_bad_losses_is_told(by_hand):
     assert "{'loss': 4.02}" in finding.text
 
 
+@pytest.mark.parametrize(("bad", "many"), [((91, 9, 99), "each"), ((12, 9, 99), "12"), ((1, 9, 9), None), ((), None)])
+def test_bad_losses_that_follow_the_first_are_counted(by_hand, bad, many):
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(9), Finished(100, bad_losses=bad), world=1), world=1))
+    found = [one.text for one in report.findings if one.slug == "nonfinite_again"]
+    text = f"The loss of rank 0 was bad in {many} of the steps 9 to 99: the first of them is told."
+    assert found == ([text] if many else [])
+
+
+def test_bad_losses_are_not_counted_where_weights_are_bad_or_the_log_is_told_of(by_hand):
+    ends = Finished(100, bad_losses=(91, 9, 99))
+    said = by_hand.rank(0, by_hand.loss(9), Printed(9, 91, 5, "loss 1"), ends, world=1)
+    report = analyse(by_hand.run(said, world=1))
+    assert not [one for one in report.findings if one.slug == "nonfinite_again"]
+
+
 @pytest.mark.parametrize("losses", [0, 1])
 def test_a_log_hides_nothing_where_no_loss_was_bad_nor_where_one_alone_was(by_hand, losses):
     harms = [by_hand.loss(16)] * losses

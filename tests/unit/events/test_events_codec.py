@@ -88,7 +88,7 @@ EVERY = [
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Listening(61, ("/torch/", "/python/")),
     Placed("cuda:1", 1, 8, "H100", "GPU-1", {"cuda": "nccl"}),
-    Finished(9, 1, 8),
+    Finished(9, 1, 8, (3, 2, 7)),
 ]
 
 

@@ -21,8 +21,8 @@ class Settings:
     def __init__(self) -> None:
         self._known: dict[int, _Kept] = {}
 
-    def note(self, optimizer: Any, step: int) -> None:
-        """An optimizer is about to make an update in ``step``."""
+    def note(self, optimizer: Any, step: int) -> bool:
+        """An optimizer is about to make an update in ``step``; returns whether it is told other numbers than before."""
         kept = self._known.get(id(optimizer))
         if kept is None or kept.of() is not optimizer:
             kept = self._begin(optimizer)
@@ -30,9 +30,12 @@ class Settings:
             try:
                 values = list(map(kept.get, optimizer.param_groups[:_MOST_GROUPS]))
                 if values != kept.values:
+                    began = kept.values is None
                     kept.renew(values, step)
+                    return not began
             except (KeyError, TypeError, ValueError, RuntimeError):  # a group lacks one, or has a tensor in its place
                 kept.get = None
+        return False
 
     def _begin(self, optimizer: Any) -> _Kept:
         if len(self._known) >= _MOST_OPTIMIZERS:

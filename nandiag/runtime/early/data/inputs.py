@@ -1,8 +1,8 @@
 """The batches that enter root modules: how large their values are, against all batches before (worker).
 
 One small kernel a tensor, on every batch where steps are long and on each eighth where they are short, or each
-thirty-second where a look would be felt; what it showed is read with the step's one host read. Integers (token ids,
-labels) and what needs a gradient are no data.
+thirty-second where a look would be felt; what it showed is read with the step's one host read. Of integers (token ids)
+it is only the length that says anything; what needs a gradient is no data.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _MOST_TENSORS = 8
 _MOST_PATHS = 128
 _LARGEST = 1 << 27
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+# Token ids, as a rule: their values are no sizes, their number is.
+_IDS = frozenset({torch.int64, torch.int32, torch.int16})
 _CHANNEL_LOOKS = 3
 # Where something has happened, less will do to point at the batch.
 _TIMES_AFTER = 3.0
@@ -78,8 +80,12 @@ class Usual(Sizes):
         self.mask = False
         self.channels = 0
 
-    def came(self, shape: torch.Size) -> None:
-        """Take the shape of one more batch."""
+    def came(self, shape: torch.Size, size: float) -> None:
+        """Take the shape of one more batch, and how large its values are; 0 of integers, which have no size."""
+        if size:
+            self.add(size)
+        else:
+            self.count += 1
         if shape.numel() > self.longest.numel():
             self.longest = shape
 
@@ -131,10 +137,20 @@ class Inputs:
         return usual
 
     def _look(self, batch: Batch, usual: Usual, tensor: Tensor) -> None:
+        if tensor.dtype in _IDS:
+            self._look_at_length(batch, usual)
+            return
         data = tensor.detach() if tensor.requires_grad else tensor
         self._warner.reads.later(extent(data), partial(self._looked, batch))
         if usual.channels < _CHANNEL_LOOKS:
             self._look_at_channels(batch, data)
+
+    def _look_at_length(self, batch: Batch, usual: Usual) -> None:
+        """Of token ids there is nothing to read: what they are is no size."""
+        self._take_in()
+        if usual.count >= _FEW_AFTER:
+            self._note(batch.shape.numel() <= usual.longest.numel())
+        self._fresh.append((self._capture.tape.step, usual, 0.0, batch))
 
     def _looked(self, batch: Batch, ends: Sequence[float]) -> None:
         self._take_in()
@@ -160,10 +176,13 @@ class Inputs:
             entry = batch.entry() if size > usual.largest else None
             if entry is not None and self._is_computed(batch, entry):
                 return  # a carried state that grows says nothing of the batch
-            step = self._capture.tape.step
-            self._as_before[step] = self._as_before.get(step, True) and size <= usual.largest
-            if len(self._as_before) > _MOST_COMPARED:
-                self._as_before.pop(next(iter(self._as_before)))
+            self._note(size <= usual.largest)
+
+    def _note(self, same: bool) -> None:  # noqa: FBT001 - of one more tensor
+        step = self._capture.tape.step
+        self._as_before[step] = self._as_before.get(step, True) and same
+        if len(self._as_before) > _MOST_COMPARED:
+            self._as_before.pop(next(iter(self._as_before)))
 
     def as_before(self) -> tuple[int, ...]:
         """Return those of the newest steps whose batches were looked at and were no larger than those before."""
@@ -174,8 +193,7 @@ class Inputs:
         now = self._capture.tape.step
         if self._fresh and (self._fresh[0][0] != now or len(self._fresh) > _MOST_FRESH):
             for _, usual, size, batch in self._fresh:
-                usual.add(size)
-                usual.came(batch.shape)
+                usual.came(batch.shape, size)
             self._fresh.clear()
 
     def _say(self, batch: Batch, size: float, before: Spread, *, at_harm: bool) -> None:
@@ -269,6 +287,8 @@ class Inputs:
         if usual is None or usual.mask or usual.count < _few(at_harm=at_harm) or not is_there(tensor):
             return
         self._judge_length(batch, usual, at_harm=at_harm)
+        if tensor.dtype in _IDS:
+            return
         if not at_harm and any(one is usual for _, one, *_ in self._fresh):
             return  # it was looked at as it went in, and is not unusual enough for a word without harm
         size = max(abs(float(end)) for end in extent(tensor))
@@ -291,7 +311,7 @@ def _few(*, at_harm: bool) -> int:
 
 
 def data_in(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
-    """Yield the floating-point tensors among the words of a call that no gradient flows to, with their places.
+    """Yield the tensors of floats, or token ids, in the words of a call that no gradient flows to, with their places.
 
     A place is the position, or the keyword; tensors within lists and dicts have the place of what holds them, dotted.
     """
@@ -319,7 +339,7 @@ def _tensors(place: int | str, value: Any, depth: int = 0) -> Iterator[tuple[int
 
 def _is_data(tensor: Tensor) -> bool:
     return (
-        tensor.dtype in _PLAIN
+        (tensor.dtype in _PLAIN or tensor.dtype in _IDS)
         and 1 < tensor.numel() <= _LARGEST
         and (not tensor.requires_grad or (tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)))
         and tensor.layout is torch.strided

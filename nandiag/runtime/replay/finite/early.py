@@ -31,7 +31,24 @@ def with_read_under_way(
     """
     reads = list(_reads(exchanges, entries))
     behind = _behind_harm(entries, trained) if reads else frozenset()
-    found = next((one for one in reads if id(one[1]) in behind), None)
+    return _told(looked, next((one for one in reads if id(one[1]) in behind), None))
+
+
+def with_copy_under_way(looked: Looked, exchanges: Iterable[Exchange], copiers: list[Entry]) -> Looked:
+    """Return the same where one of ``copiers``, calls that made what was bad, was made while ``exchanges`` went on.
+
+    It is known to have come by these; what was read of them into a copy need not be on the tape any more.
+    """
+    within = (
+        (exchange, entry)
+        for exchange in exchanges
+        for entry in copiers
+        if (at := exchange.under_way) is not None and at.begun < entry.number < at.waited
+    )
+    return _told(looked, next(within, None))
+
+
+def _told(looked: Looked, found: tuple[Exchange, Entry] | None) -> Looked:
     if found is None:
         return looked
     exchange, entry = found

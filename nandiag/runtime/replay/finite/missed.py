@@ -8,12 +8,12 @@ from nandiag.events import Looked
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.labels import storage
-from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.finite.carrying import carriers, likely
-from nandiag.runtime.replay.finite.early import with_read_under_way
+from nandiag.runtime.replay.finite.early import with_copy_under_way, with_read_under_way
 from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import BACKWARD
@@ -21,6 +21,7 @@ from nandiag.runtime.tape.exchange import Exchange
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 
+_FINITE = "run again, the step is finite on this rank"
 _DROPPED = (
     "other numbers were dropped than in the step: the library's recurrent layers drop by a state of their own, which "
     "had gone on and could not be put back"
@@ -48,14 +49,32 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
         doubts.append(ANEW)
     if seen.tracer.overwritten is not None and seen.tracer.overwritten.drew:
         doubts.append(_DROPPED)
-    looked = case.nothing("finite", "; ".join(["run again, the step is finite on this rank", *doubts]))
+    looked = case.nothing("finite", "; ".join([_FINITE, *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
+    looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
+    if looked.site is not None:
+        return looked  # what goes round behind the backward is made of what was read
     own = _own_exchanges(seen, capture)
     own = likely(own, carriers(own, seen.entries, case.parameters, capture.tape.maker)) if own else own
-    looked = with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
-    if looked.site is not None:
+    return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+
+
+def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture: Capture) -> Looked:
+    """Return ``looked``, or the line that read what came bad from another rank before it had come; ``op`` took it in.
+
+    Only where by now all that was to come is there, and finite: what the other rank gave is not what was read.
+    """
+    through = [one for one in capture.exchanges if one.under_way is not None and one.under_way.is_finite()]
+    if looked.source != "received" or not through:
         return looked
-    return with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
+    base = replace(looked, source="outside", phase="loss", site=None, facts={"complete": True, "joint": case.joint})
+    early = with_read_under_way(base, through, seen.entries, case.parameters)
+    if early.site is None:
+        made = (capture.tape.maker(one.tensor) for one in op.outside)
+        by = looked.facts.get("handed")
+        came = [one for one in through if one.message is not None and one.message.facts()["handed"] == by]
+        early = with_copy_under_way(base, came, [known[0] for known in made if known is not None])
+    return looked if early.site is None else early
 
 
 def _own_exchanges(seen: Evidence, capture: Capture) -> list[Exchange]:

@@ -23,6 +23,7 @@ class Teller:
         self.told = 0
         self._at_harm = at_harm
         self.open: set[str] = set()  # the same set for good
+        self.bad_losses: tuple[int, ...] = ()  # in how many steps, the first of them, the last
 
     def looked(self, border: Border | None) -> None:
         """A border was looked at (None: nothing is wrong): what is not there any more is new when it comes again."""
@@ -36,6 +37,7 @@ class Teller:
     def tell(self, border: Border) -> bool:
         """Write what is new; returns whether anything was."""
         self.printed.harm(border.harms)
+        self._count(border)
         fresh = [harm for harm in border.harms if harm.what not in self.open]
         self.open |= {harm.what for harm in border.harms if harm.what in _LASTING}
         for harm in fresh:
@@ -47,6 +49,12 @@ class Teller:
             RECORDER.emit(self.history.event())
             self._at_harm()
         return bool(fresh)
+
+    def _count(self, border: Border) -> None:
+        for harm in border.harms:
+            if harm.what == "loss":
+                count, first, last = self.bad_losses or (0, harm.step, harm.step - 1)
+                self.bad_losses = count + (harm.step > last), first, max(last, harm.step)
 
     def last_words(self) -> None:
         """Write the newest steps, and what the script's own log showed of a bad loss."""

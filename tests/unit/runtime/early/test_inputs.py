@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from nandiag.events import Warned
+from nandiag.events import Compared, Warned
+from nandiag.settings import Thresholds
 
 
 class Net(nn.Module):
@@ -100,7 +101,7 @@ NATURAL = {
 
 @pytest.mark.parametrize("name", NATURAL)
 def test_what_is_natural_does_not_warn(work, name):
-    worker = work()
+    worker = work(thresholds=Thresholds(unchanged_every=0))  # its rate is next to nothing
     train(plain(150), slow=worker, **{name: NATURAL[name]})
     assert worker.events(Warned) == []
 
@@ -224,6 +225,24 @@ def test_at_a_harm_a_batch_far_longer_than_all_before_is_named(work, length, nam
     assert len(found) == named
     for one in found:
         assert (one.step, one.at_harm, one.facts["shape"], one.facts["longest"]) == (5, True, [2, 40, 3], [2, 6, 3])
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(("length", "named"), [(40, True), (8, False)])
+def test_token_ids_that_are_far_more_than_all_before_are_named(work, monkeypatch, length, named, quick):
+    monkeypatch.setattr("nandiag.runtime.early.data.inputs._ALL_OF_FIRST", 4 if quick else 64)
+    worker = work()
+    model = nn.Embedding(9, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for size in (5, 6, 4, 6, 5, length):
+        ids = torch.randint(9, (2, size))
+        loss = model(ids if quick else ids[:, :]).square().mean()
+        (loss * (torch.inf if size == length else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = [event for event in worker.events(Warned) if event.slug == "batch_longer"]
+    assert [(one.step, one.facts["shape"], one.facts["longest"]) for one in found] == [(5, [2, 40], [2, 6])] * named
+    assert worker.events(Compared)[0].batches == (3, 4)
 
 
 @pytest.mark.parametrize(("length", "by", "named"), [(40, 1e9, True), (40, 1.0, False), (6, 1e9, False)])

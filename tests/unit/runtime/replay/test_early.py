@@ -5,14 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.runtime.collectives.messages import Message
 from nandiag.runtime.replay.finite.early import with_read_under_way
+from nandiag.runtime.replay.finite.missed import unless_too_early
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.exchange import Exchange
 from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.under_way import UnderWay
 
 FINITE = Looked("finite", "replay", 3, facts={"complete": True})
 
@@ -99,3 +103,59 @@ def test_what_is_written_into_a_gradient_is_told(trains):
     step.call(Tensor.backward, step.call(Tensor.mul, weight, 2.0), kind=BACKWARD)
     step.call(Tensor.div_, weight.grad if trains else for_a_plot, count, in_place=True)
     assert is_told(step.looked(written=count, trained=[weight])) is trains
+
+
+def test_the_line_that_read_too_early_comes_before_an_exchange_of_the_gradients(work, group):
+    """What goes round behind the backward is made of what was read, and is not what made a loss bad."""
+    worker = work()
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    count = torch.zeros(())
+    arrives = count.numpy()
+    made = dist.all_reduce(count, async_op=True)
+    loss = (weight * 0.0).sum() / count
+    arrives[...] = 3.0  # as the other ranks' part comes in, unseen
+    made.wait()
+    loss.backward()
+    weight.grad.nan_to_num_()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    (looked,) = worker.events(Looked)
+    assert (looked.outcome, looked.site.source.strip()) == ("finite", "loss = (weight * 0.0).sum() / count")
+    assert looked.facts["under_way"] == "all_reduce"
+
+
+HANDED = Message("send", (0, 1), 3, "0")
+
+
+def come_by(message, *, source="received"):
+    """Return what a look is that saw a copy come bad by ``message``, which was made while that was under way."""
+    step, taken = Step(), torch.ones(2)
+    step.call(Tensor.neg, torch.ones(1))
+    copy = step.call(Tensor.clone, torch.full((2,), math.nan))
+    at = UnderWay(step.tape, [taken])
+    at.begun, at.waited = 1, 3
+    exchange = Exchange("irecv", [], 0, message=HANDED, under_way=at)
+    capture = SimpleNamespace(exchanges=[exchange], tape=step.tape)
+    case = SimpleNamespace(joint=False, parameters=())
+    looked = Looked("found", "replay", 3, source=source, facts=message.facts())
+    op, seen = SimpleNamespace(outside=[SimpleNamespace(tensor=copy)]), SimpleNamespace(entries=[])
+    return looked, lambda: unless_too_early(case, looked, op, seen, capture), taken
+
+
+def test_a_copy_that_was_made_before_a_message_had_come_is_told_and_not_the_message():
+    looked, told, _ = come_by(HANDED)
+    assert (told().source, told().facts["under_way"], "handed" in told().facts) == ("outside", "irecv", False)
+    assert looked.source == "received"
+
+
+def test_what_came_bad_in_the_end_was_given_so():
+    looked, told, taken = come_by(HANDED)
+    taken.fill_(math.nan)
+    assert told() is looked
+
+
+@pytest.mark.parametrize("given", [{"message": Message("send", (0, 1), 2, "0")}, {"message": HANDED, "source": "op"}])
+def test_what_came_otherwise_is_no_matter_of_a_message_under_way(given):
+    looked, told, _ = come_by(**given)
+    assert told() is looked

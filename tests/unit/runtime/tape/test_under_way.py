@@ -51,6 +51,16 @@ def test_a_work_that_is_waited_for_ends_what_is_under_way(group, works):
     assert pending.begun < between < pending.waited <= tape_one(works, 3)
 
 
+@pytest.mark.parametrize("through", [True, False])
+def test_a_work_that_is_asked_whether_it_is_through_is_under_way_while_it_says_no(works, through):
+    def is_completed(_):
+        return through
+
+    pending = works.begins([torch.ones(2)])
+    assert works.heard(is_completed)(None) is through
+    assert (pending.waited <= tape_one(works, 1)) is through
+
+
 def test_calls_that_are_noted_need_not_be_put_on_the_tape_for_it(group, works):
     """They are numbered when they are."""
     tape, tensors = works._tape, [torch.ones(1, requires_grad=True)]

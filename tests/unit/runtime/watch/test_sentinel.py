@@ -312,3 +312,14 @@ def test_several_optimizers_are_told_by_what_the_script_calls_them_and_their_mod
     told = worker.events(History)[-1]
     assert told.trainers == (Trainer("Adam", "by_critic", "critic"), Trainer("SGD", "by_actor", "actor"))
     assert told.optimizer[:2] == (0, 1)
+
+
+@pytest.mark.parametrize(("bad", "counted"), [({3, 4, 5, 9}, (4, 3, 9)), ({7}, (1, 7, 7)), (set(), ())])
+def test_steps_of_bad_losses_are_counted_though_the_first_alone_is_told(work, bad, counted):
+    worker = work(on_anomaly="continue")
+
+    def loss_of(loop, out):
+        return out.square().mean() + (math.nan if loop.step in bad else 0.0)
+
+    Loop().run(12, loss_of=loss_of)
+    assert worker.sentinel.finish().bad_losses == counted
