@@ -57,7 +57,6 @@ from nandiag.runtime.together.census import has_peers
 if TYPE_CHECKING:
     from nandiag.runtime.births.births import Births
 
-
 _MASK = "-Inf"
 
 
@@ -196,9 +195,8 @@ class Evidence:
             else None
         )
         facts |= {} if number is None else {"script_name": number}
-        facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)}
+        facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)} | round_library(op.spot)
         facts["autocast"] = self.tracer.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
-        facts |= round_library(op.spot)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
@@ -212,8 +210,8 @@ class Evidence:
             return {}
         called = next(entry for entry in self.entries if entry.kind == BACKWARD)
         site = site_of(Spot(None, None, called.frames, "backward", 0), None)
-        shown = {"loss_left_out": True} if 0.0 in factors and is_weighed(called.frames) else {}
-        return {"loss_factor": factors.pop(), "loss_factor_at": [site.file, site.line], **shown}
+        known: dict[str, object] = {"loss_factor": (factor := factors.pop()), "loss_factor_at": [site.file, site.line]}
+        return {**known, "loss_left_out": True} if not factor and is_weighed(called.frames) else known
 
     def _overgrown(self, op: Op) -> dict[str, object]:
         """Return which weight that went in has run away, and where the script last wrote into it in this step."""
