@@ -195,7 +195,7 @@ class Evidence:
             else None
         )
         facts |= {} if number is None else {"script_name": number}
-        facts |= {name: True for name in ("recompute", "twice") if getattr(op.spot, name)} | round_library(op.spot)
+        facts |= {**{name: True for name in ("recompute", "twice") if getattr(op.spot, name)}, **round_library(op.spot)}
         facts["autocast"] = self.tracer.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
