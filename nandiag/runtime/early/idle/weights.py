@@ -30,7 +30,7 @@ Name = Callable[[Tensor, Any], str]
 
 
 class Kept(NamedTuple):
-    """A weight, and a copy of what this rank held of it."""
+    """Who returns a weight, and a copy of what this rank held of it."""
 
     weight: Callable[[], Tensor | None]
     copy: Tensor
@@ -146,16 +146,27 @@ def _keep(optimizer: Any, slow: float) -> list[Kept]:
     """Return some weights that the next updates should change: what rests, or has a far smaller rate, is left out."""
     kept: list[Kept] = []
     left = _MOST_ELEMENTS
-    for group in optimizer.param_groups:
+    of = weakref.ref(optimizer)
+    for number, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if not isinstance(rate, float | int | Tensor) or (not isinstance(rate, Tensor) and rate <= slow):
             continue
-        for weight in group["params"]:
+        for index, weight in enumerate(group["params"]):
             data = local(weight) if weight.requires_grad and weight.grad is not None else None
             if data is not None and data.numel() <= left and len(kept) < _MOST_TENSORS:
                 left -= data.numel()
-                kept.append(Kept(weakref.ref(weight), data.clone()))
+                kept.append(Kept(partial(_at, of, number, index), data.clone()))
     return kept
+
+
+def _at(of: Callable[[], Any], group: int, index: int) -> Tensor | None:
+    """Return a weight by its place: nothing may refer to it, even weakly, while modules swap what tensors hold."""
+    optimizer = of()
+    try:
+        weight = None if optimizer is None else optimizer.param_groups[group]["params"][index]
+    except (LookupError, TypeError):
+        return None
+    return weight if isinstance(weight, Tensor) else None
 
 
 def _compared(kept: list[Kept]) -> list[Tensor]:

@@ -181,14 +181,15 @@ def on_class(method: Any) -> Callable[..., Any]:
     return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
 
 
-def unseen(capture: Capture, original: Callable[..., Any], first: Callable[..., object]) -> Callable[..., Any]:
-    """Return ``original`` as a call that the window does not see; ``first`` is called before, with the same words."""
+def unseen(capture: Capture, original: Callable[..., Any], *firsts: Callable[..., object]) -> Callable[..., Any]:
+    """Return ``original`` as a call that the window does not see; ``firsts`` are called before, with the same words."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         was_open = safely("window", capture.window.close)
         try:
-            first(*args, **kwargs)
+            for first in firsts:
+                first(*args, **kwargs)
             return original(*args, **kwargs)
         except BaseException as error:
             pass_on(error)
@@ -208,18 +209,14 @@ def dropping(capture: Capture, original: Callable[..., Any], first: Callable[...
     """
 
     @guarded("tape")
-    def drops(owner: Any, words: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def drops(owner: Any, *words: Any, **options: Any) -> None:
         if not capture.tape.micro_step or capture.idle or capture.narrow:
             return
         entry = Entry(CALL, _Dropped(original, reference(owner), words, options), grad=False, modes=modes())
-        entry.in_place, entry.trail = True, trail(sys._getframe(WRAPPED + 1))
+        entry.in_place, entry.trail = True, trail(sys._getframe(WRAPPED))
         capture.tape.add(entry, (), {})
 
-    def begins(owner: Any, *words: Any, **options: Any) -> None:
-        drops(owner, words, options)
-        first(owner)
-
-    return unseen(capture, original, begins)
+    return unseen(capture, original, drops, first)
 
 
 class _Dropped:
@@ -289,7 +286,7 @@ def _wrap_scripted(capture: Capture) -> None:
 
 def _out_of_sight(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``original`` without a function mode of ours round it: a trace has the line of whoever calls an op."""
-    unwindowed = unseen(capture, original, lambda *_, **__: None)
+    unwindowed = unseen(capture, original)
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

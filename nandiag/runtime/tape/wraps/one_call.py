@@ -31,7 +31,7 @@ def as_one_call(
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
         if traced:
-            _pause_prelude(capture)
+            safely("births", _pause_prelude, capture)
         taped = not capture.idle and capture.window.on
         try:
             if taped:
@@ -67,7 +67,7 @@ def as_compiled(capture: Capture, original: Callable[..., Any]) -> Callable[...,
         window = capture.window
         if capture.idle or window.passes_by:
             return one_call(*args, **kwargs)
-        _pause_prelude(capture)
+        safely("births", _pause_prelude, capture)
         seen = safely("window", window.pass_by)
         try:
             output = original(*args, **kwargs)
