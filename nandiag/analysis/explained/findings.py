@@ -281,7 +281,6 @@ EXPLAIN = (
         slug="nonfinite_again",
         what="Losses were NaN or Inf in more steps than one, while no weight was seen bad. The report tells of the "
         "first of them; the others may have come the same way.",
-        looks=("The loss of rank 0 was bad in 12 of the steps 9 to 99: the first of them is told.",),
         fix=(Suggestion("Mend the first, and run again: what is left comes from somewhere else."),),
         kind="finding",
     ),
