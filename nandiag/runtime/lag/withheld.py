@@ -101,7 +101,7 @@ class WithholdingSentinel(Sentinel):
             super()._border(optimizer, closure=closure)
             return
         with quiet():
-            self.behind.comes(optimizer, self.clock, beside=self.capture.elsewhere)
+            self.behind.comes(optimizer, closure=closure)
             border, gathered = self.judge.begin(optimizer), gather(*self._looked_at(optimizer))
             withheld = Withheld(optimizer, border, gathered, self._waiting.of(optimizer))
             if withheld.sent.column is not None:
@@ -109,6 +109,7 @@ class WithholdingSentinel(Sentinel):
                 return
             self._take(optimizer, gathered.sight(withheld.sent.take()), border, withheld.updated)
         self._settle(optimizer, border)
+        self.behind.look(optimizer, border)
 
     def _goes_on(self, optimizer: Optimizer) -> None:
         withheld = _owed(optimizer)

@@ -94,6 +94,12 @@ class Looker:
         named = self.modules.explain(case.step)
         return looked if named is None else self._saw(named)
 
+    def decline(self, case: Case) -> None:
+        """What there is to see of a harmful step was seen before; where all ranks are to look, the others ask."""
+        if case.joint:
+            self.examiner.decline(case)
+            self._found_by_any(case, None)
+
     def examine_checked(self, case: Case) -> Looked | None:
         """Look at a backward that torch's own NaN check has ended; returns what was found, and has written it down."""
         if not self.live.here:

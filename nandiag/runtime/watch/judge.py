@@ -106,16 +106,7 @@ class Judge:
 
     def gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
         """Gradients that are not finite and that no scaler will keep from the weights."""
-        if sight.grad_norm is not None and not math.isfinite(sight.grad_norm):
-            self._gradients_of(optimizer, sight, border)
-
-    def gradients_behind(self, optimizers: Sequence[Optimizer], sight: Sight, border: Border) -> None:
-        """Gradients of the same backward of which the ``optimizers`` are to make their updates behind this one."""
-        for one in optimizers if math.isfinite(sight.grad_norm or 0.0) else ():
-            self._gradients_of(one, sight, border)
-
-    def _gradients_of(self, optimizer: Optimizer, sight: Sight, border: Border) -> None:
-        if sight.scaler_skips:
+        if sight.grad_norm is None or math.isfinite(sight.grad_norm) or sight.scaler_skips:
             return
         named = [
             (self.weights.name(parameter, optimizer), parameter.grad)

@@ -75,7 +75,7 @@ class Sentinel:
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
-        self.nesting, self.trials, self.behind = Nesting(), Trials(self), Behind()
+        self.nesting, self.trials, self.behind = Nesting(), Trials(self), Behind(self)
         self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
         self._waiting, self._under_way = Waiting(), UnderWay()
         self._scale: Tensor | None = None
@@ -115,13 +115,14 @@ class Sentinel:
         if not RECORDER.attached and not attach_late():
             return
         with quiet():
-            self.behind.comes(optimizer, self.clock, beside=self.capture.elsewhere)
+            self.behind.comes(optimizer, closure=closure)
             if self.clock.step in STOCK and not closure:
                 self.weights.take_stock(optimizer)
             border = self.judge.begin(optimizer)
             sight = look(*self._looked_at(optimizer))
             self._take(optimizer, sight, border, self._waiting.of(optimizer))
         self._settle(optimizer, border, closure=closure)
+        self.behind.look(optimizer, border)
 
     def _looked_at(self, optimizer: Optimizer) -> tuple[Any, ...]:
         """Return what :func:`look` and :func:`gather` are given, also of updates behind this one; it waits no more."""
@@ -156,8 +157,8 @@ class Sentinel:
             return
         self.assured.doubts()
         if not sight.frozen_finite:
+            self.behind.doubtful = True
             self.judge.frozen_of(optimizer, border)
-            self.judge.gradients_behind(self.behind.those, sight, border)
         self.judge.losses_of(optimizer, sight, border)
         self.judge.gradients_of(optimizer, sight, border)
         self.teller.looked(border)
@@ -208,10 +209,9 @@ class Sentinel:
         finite = known and self.judge.finite_after == self.clock.updated_in
         with quiet():
             gradients = tuple(one.grad for one in trained if one.grad is not None)
-        step, tried = self.clock.border(optimizer), self.trials.evaluated()
-        more: dict[str, Any] = {"ends": ends, "left": left, "evaluated": tried}
-        case = Case(step, trained, joint, self._scale, suspects, finite, gradients, **more)
-        self.looker.examine(case)
+        more: dict[str, Any] = {"ends": ends, "left": left, "evaluated": self.trials.evaluated()}
+        case = Case(self.clock.border(optimizer), trained, joint, self._scale, suspects, finite, gradients, **more)
+        (self.looker.decline if self.behind.says(case.step) else self.looker.examine)(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's

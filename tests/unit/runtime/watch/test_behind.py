@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.guard import AnomalyStop
 from nandiag.runtime.watch.borders import Behind
 from nandiag.runtime.watch.clock import Clock
 
@@ -74,14 +75,14 @@ def weights(*values):
     return [nn.Parameter(torch.tensor(value)) for value in values]
 
 
-def rounds(behind, clock, *orders):
+def rounds(sentinel, *orders):
     """Make a backward and these updates for each of ``orders``; returns whom was looked at with the first of each."""
-    seen = []
+    behind, clock, seen = Behind(sentinel), sentinel.clock, []
     for order in orders:
         clock.backward_begins()
         clock.backward_ended()
         for number, one in enumerate(order):
-            behind.comes(one, clock, beside=False)
+            behind.comes(one)
             if not number:
                 seen.append(list(behind.those))
             else:
@@ -90,18 +91,17 @@ def rounds(behind, clock, *orders):
     return seen
 
 
-def test_who_comes_behind_is_who_came_behind_the_last_time():
+def test_who_comes_behind_is_who_came_behind_the_last_time(work):
     one, other, third = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(3))
     orders = [(one, other), (one, other), (one,), (one, third), (one,), (one,)]
-    assert rounds(Behind(), Clock(), *orders) == [[], [other], [other], [], [third], []]
+    assert rounds(work().sentinel, *orders) == [[], [other], [other], [], [third], []]
 
 
-def test_in_the_first_round_any_that_was_made_may_come_behind_but_none_of_the_same_weights():
-    clock, shared = Clock(), weights(1.0, 2.0)
+def test_in_the_first_round_any_that_was_made_may_come_behind_but_none_of_the_same_weights(work):
+    sentinel, shared = work().sentinel, weights(1.0, 2.0)
     outer, inner, apart = (torch.optim.SGD(one, lr=0.1) for one in (shared, shared[:1], weights(3.0)))
-    for one in (outer, inner, apart):
-        clock.made(one)
-    assert rounds(Behind(), clock, (outer, apart)) == [[apart]]
+    assert inner in sentinel.clock.others(outer)
+    assert rounds(sentinel, (outer, apart)) == [[apart]]
 
 
 def test_an_update_behind_another_is_of_its_step_and_one_of_a_backward_of_its_own_is_not():
@@ -118,3 +118,87 @@ def test_an_update_behind_another_is_of_its_step_and_one_of_a_backward_of_its_ow
     clock.backward_begins()
     clock.backward_ended()
     assert clock.border(other) == 4
+
+
+@pytest.mark.parametrize("policy", ["continue", "skip", "stop"])
+def test_the_first_update_is_made_whatever_is_bad_of_the_second(policy, work):
+    """Harm belongs to whose gradients are bad: the other's update is left out for nobody."""
+    work(on_anomaly=policy)
+    pair, before = Pair(3), None
+    try:
+        for number in range(4):
+            before = [one.detach().clone() for one in pair.head.parameters()]
+            pair.step(number)
+    except AnomalyStop:
+        assert policy == "stop"
+    assert not all(map(torch.equal, before, pair.head.parameters()))
+    assert policy == "continue" or bool(torch.isfinite(pair.scale).all())
+
+
+class Doubtful:
+    """Two optimizers of one backward; in one iteration the second's gradients are bad, and the script sees to it."""
+
+    def __init__(self):
+        self.nets = [nn.Linear(4, 1), nn.Linear(4, 1)]
+        self.optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in self.nets]
+
+    def backward(self, *, bad):
+        for one in self.optimizers:
+            one.zero_grad()
+        loss = sum(net(torch.ones(2, 4)).square().mean() for net in self.nets)
+        if bad:
+            loss = loss + (self.nets[1].weight * 0).square().sum().sqrt()
+        loss.backward()
+
+    def guarded(self, number):
+        self.backward(bad=number % 4 == 3)
+        for one, net in zip(self.optimizers, self.nets, strict=True):
+            if torch.isfinite(nn.utils.clip_grad_norm_(net.parameters(), 1.0)):
+                one.step()
+
+    def mended(self, number):
+        self.backward(bad=number % 4 == 3)
+        for one, net in zip(self.optimizers, self.nets, strict=True):
+            for weight in net.parameters():
+                weight.grad.nan_to_num_(0.0)
+            one.step()
+
+    def dropped(self, _):
+        self.backward(bad=True)  # the second's are of no interest
+        self.optimizers[0].step()
+        self.optimizers[1].zero_grad()
+        self.nets[1](torch.ones(2, 4)).square().mean().backward()
+        self.optimizers[1].step()
+
+    def resting(self, number):
+        self.backward(bad=number % 2 == 1)
+        self.optimizers[0].step()
+        if number % 2 == 0:
+            self.optimizers[1].step()
+
+
+@pytest.mark.parametrize("way", ["guarded", "mended", "dropped", "resting"])
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_bad_gradients_that_the_script_itself_sees_to_are_no_harm(policy, way, work):
+    worker, loop = work(on_anomaly=policy), Doubtful()
+    for number in range(9):
+        getattr(loop, way)(number)
+    assert not [one for one in worker.harms if one.what != "loss"]
+    assert not worker.looked
+    assert all(bool(torch.isfinite(one.weight).all()) for one in loop.nets)
+
+
+def test_a_scaler_that_searches_its_scale_for_two_optimizers_does_no_harm(work):
+    worker, scaler, loop = work(on_anomaly="stop"), torch.amp.GradScaler("cpu", init_scale=2.0**100), Doubtful()
+    loop.optimizers[1].param_groups[0]["lr"] = 1e-12
+    for _ in range(12):
+        for one in loop.optimizers:
+            one.zero_grad()
+        first = loop.nets[0](torch.ones(2, 4)).mean()
+        second = loop.nets[1](torch.ones(2, 4)).square().mean() * 1e9
+        scaler.scale(first + second).backward()
+        for one in loop.optimizers:
+            scaler.step(one)
+        scaler.update()
+    assert not worker.harms
+    assert not worker.looked
