@@ -50,7 +50,7 @@ class Early:
         self._half = HalfPrecision(self._warner, capture)
         self._moments = Moments(self._warner, name)
         self._comparison = Comparison(self._inputs, name)
-        self._zeros, self._unchanged = ZeroGradients(self._warner), UnchangedWeights(self._warner, name)
+        self._zeros, self.unchanged = ZeroGradients(self._warner), UnchangedWeights(self._warner, name)
         # Asked in each step, and so by one call less.
         self.norm, self.clip = self._warner.norm, self._warner.clip
         self.passed, self.tensors = self._inputs.passed, self._warner.reads.tensors
@@ -116,9 +116,9 @@ class Early:
             self._inputs.hold_against(at_harm=False)
         self._inputs.forget()
         if optimizer is not None and self._comparison.settings.note(optimizer, step.step):
-            self._unchanged.told_else(step.step)
+            self.unchanged.told_else(step.step)
         self._zeros.border(optimizer, step, norm)
-        self._unchanged.border(optimizer, step, norm)
+        self.unchanged.border(optimizer, step, norm)
         if step.scale is not None or step.step >= self._half.due:
             self._half.step_begins(step.step, scaled=step.scale is not None)
         if step.step >= self._moments.due:
@@ -132,7 +132,7 @@ class Early:
         if known is None:
             return None
         calm, rate = known
-        until = min(self._half.due, self._moments.due, self._unchanged.due)
+        until = min(self._half.due, self._moments.due, self.unchanged.due)
         return AsUsual(calm.steps, until, calm.loss, calm.norm, rate, calm.last)
 
     @guarded("warnings")
@@ -148,7 +148,7 @@ class Early:
 
         Returns whether :meth:`border` is to hear of this step, calm or not.
         """
-        return self.on and self._comparison.settings.note(optimizer, step) and self._unchanged.told_else(step)
+        return self.on and self._comparison.settings.note(optimizer, step) and self.unchanged.told_else(step)
 
     @guarded("warnings")
     def skipped(self, step: int, scale: float | None) -> None:

@@ -127,6 +127,8 @@ class WithholdingSentinel(Sentinel):
             if withheld.failed is not None:
                 return  # the wrap of the step raises it
         super().after_step(optimizer, args, kwargs)
+        if self.early.unchanged.probe is not None:
+            self.early.unchanged.updated(optimizer)
 
     def _judge_behind(self, withheld: Withheld) -> None:
         """Judge; where that ends in an error of ours, or is not come to, the update is made all the same."""

@@ -16,6 +16,7 @@ from nandiag.runtime.look.finite import local, quiet
 
 # A loss so far below the largest may have none but gradients that round to 0: what was to be learnt is learnt.
 _LEARNT = 1e-3
+_PATIENT = 10
 
 
 class ZeroGradients:
@@ -26,10 +27,11 @@ class ZeroGradients:
         self._most = warner.limits.zero_gradients
         self._run = self._due = 0
         self._largest = 0.0
+        self._ever = False  # gradients were seen that were not 0
 
     def moved(self, loss: float) -> None:
         """Gradients were not 0; ``loss`` is the largest of the losses that they are of."""
-        self._run = 0
+        self._run, self._ever = 0, True
         if self._largest < loss < math.inf:
             self._largest = loss
 
@@ -37,7 +39,9 @@ class ZeroGradients:
         """An optimizer is about to make a step by gradients of ``norm``, as the update gets them."""
         loss = abs(step.loss) if step.loss is not None else 0.0
         if norm != 0.0 or optimizer is None or not self._most:
-            self.moved(loss)
+            self._run = 0
+            if norm:
+                self.moved(loss)
             return
         self._largest = max(self._largest, loss) if loss < math.inf else self._largest
         if step.lr == 0.0 or not _LEARNT * self._largest < loss < math.inf:
@@ -45,7 +49,8 @@ class ZeroGradients:
             return
         self._run += 1
         if self._run == 1:
-            self._due = self._most
+            # Where none was ever there, nothing may be to be learnt yet: no reward, a term at its floor.
+            self._due = self._most if self._ever or step.grad_norm else _PATIENT * self._most
         if self._run < self._due:
             return
         self._due *= 2

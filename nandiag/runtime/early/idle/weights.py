@@ -2,7 +2,8 @@
 
 A denominator at infinity does that (a beta2 of 1 in mid-run), a second moment that has overflowed, or updates that
 half precision rounds to nothing. Every so many steps, and where an optimizer is told other numbers, some weights are
-kept and compared with what they are in the next step: as a rule all is over with that.
+kept and compared with what they are behind its update: as a rule all is over with that. What the script itself puts
+back before the next one (a clamp, a task that begins anew) is no matter of the update.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.early.warner import Step, Warner, planned
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import local, quiet, read
 from nandiag.runtime.look.weights import is_of_torch
 
@@ -44,7 +46,7 @@ class Probe:
         self.kept = kept
         self.last = step
         self.asked = self.same = 0
-        self.differs = False
+        self.asks, self.differs = True, False  # asks: the update that comes next is one to ask of
 
     def over(self) -> bool:
         """Whether there is nothing more to ask."""
@@ -59,7 +61,7 @@ class UnchangedWeights:
         self._name = name
         self._every = warner.limits.unchanged_every
         self.due: float = min(_FIRST, self._every) if self._every else math.inf
-        self._probe: Probe | None = None
+        self.probe: Probe | None = None
         self._last: Callable[[], Any] = _nobody
         self._told = -math.inf
         self._most: MutableMapping[Any, tuple[float, float]] = WeakIdKeyDictionary()  # rate and norm
@@ -70,7 +72,7 @@ class UnchangedWeights:
         Returns whether that is to be looked at; not where a schedule goes on telling it others.
         """
         seldom, self._told = step >= self._told + self._every, step
-        looks = bool(self._every) and seldom and self._probe is None
+        looks = bool(self._every) and seldom and self.probe is None
         if looks:
             self.due, self._last = min(self.due, step), _nobody
         return looks
@@ -83,7 +85,7 @@ class UnchangedWeights:
         rate, peak = max(rate, step.lr, planned(optimizer) or 0.0), max(peak, norm if norm < math.inf else 0.0)
         self._most[optimizer] = rate, peak
         usual = step.lr > _SMALL * rate and _SMALL * peak < norm < math.inf
-        probe = self._probe
+        probe = self.probe
         if probe is None:
             if step.step >= self.due and usual and (self._last() is not optimizer or step.step > self.due):
                 self._begin(optimizer, step, _SMALL * rate)
@@ -98,24 +100,29 @@ class UnchangedWeights:
             kept = _keep(optimizer, slow)
         self._last = weakref.ref(optimizer)
         if kept:
-            self._probe, self.due = Probe(optimizer, kept, step.step), step.step
+            self.probe, self.due = Probe(optimizer, kept, step.step), step.step
         else:
             self._end(step.step)
 
     def _end(self, step: int) -> None:
-        self._probe, self.due = None, step + self._every
+        self.probe, self.due = None, step + self._every
 
     def _goes_on(self, probe: Probe, optimizer: Any, step: Step, *, usual: bool) -> None:
-        """Ask whether all is as it was; what a device says to that comes with the next read of the host."""
-        if usual and not probe.over():
-            self._ask(probe, step.step)
+        """Have it asked behind the update whether all is as it was; what a device says comes with the next read."""
         if probe.same >= _RUN:
             self._say(probe, optimizer, step)
-        if probe.over() or not usual:
+        if probe.over() or probe.asks or not usual:  # asks: nobody has told of the update that was made
             self._end(step.step)
+        else:
+            probe.last, probe.asks = step.step, True
 
-    def _ask(self, probe: Probe, step: int) -> None:
-        probe.last = step
+    @guarded("warnings")
+    def updated(self, optimizer: Any) -> None:
+        """``optimizer`` has made its update; to be called where there is a ``probe``."""
+        probe = self.probe
+        if probe is None or not probe.asks or probe.of() is not optimizer:
+            return
+        probe.asks = False
         probe.asked += 1
         with quiet():
             same = _compared(probe.kept)

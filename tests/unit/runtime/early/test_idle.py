@@ -129,3 +129,38 @@ def test_an_optimizer_that_rests_beside_one_that_learns_is_silent(work):
         for one in optimizers:
             one.step()
     assert warned(worker) == []
+
+
+@pytest.mark.parametrize("way", ["restored", "clamped"])
+def test_what_the_script_puts_back_between_two_updates_is_no_matter_of_these(work, way):
+    """Test-time adaptation begins anew with each sample; a critic's weights are clamped behind each update."""
+    worker = work(thresholds=Thresholds(unchanged_every=4))
+    model = nn.Linear(6, 1)
+    nn.init.constant_(model.weight, -0.01)
+    base = {name: one.clone() for name, one in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for _ in range(40):
+        if way == "restored":
+            model.load_state_dict(base)
+        optimizer.zero_grad()
+        model(torch.ones(4, 6)).sum().backward()
+        optimizer.step()
+        if way == "clamped":
+            with torch.no_grad():
+                for one in model.parameters():
+                    one.clamp_(-0.01, 0.01)
+    assert warned(worker) == []
+
+
+def test_where_no_gradient_was_ever_there_it_is_told_only_after_long(work):
+    """No reward yet, or a term on its floor."""
+    worker = work()
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(120):
+        if step == 60:
+            assert warned(worker) == []
+        optimizer.zero_grad()
+        (model(torch.ones(4, 6)).square().mean() * 0.0 + 1.0).backward()
+        optimizer.step()
+    assert [(one.slug, one.step) for one in warned(worker)] == [("gradients_zero", 99)]
