@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from nandiag.runtime.frames import is_ours
-from nandiag.runtime.frames.plain import outwards
 from nandiag.runtime.guard import disarm
-from nandiag.runtime.tracebacks import pass_on
+from nandiag.runtime.tracebacks import outwards, pass_on
 
 _BEYOND = 1 << 20  # more than there are frames: Python warns of the end of the stack then
 

@@ -1,4 +1,7 @@
-"""Tracebacks as the script knows them: without the frames of our wraps, which are no part of it (worker)."""
+"""Tracebacks and stacks as the script knows them: without our wraps, nor what torch does on their behalf (worker).
+
+Here before torch is: a process that never imports it is not to do so for us.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import os
 import sys
 import threading
 import traceback
-from types import FrameType, ModuleType, TracebackType
+from collections.abc import Iterator
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
-from nandiag.runtime.frames.plain import outwards
 from nandiag.runtime.guard import disarm
 
 # As Python itself reads and sets them: the class of an error may have its own way with attributes, or be frozen.
@@ -19,6 +22,7 @@ _names: Any = vars(BaseException)
 _traceback, _cause, _context = _names["__traceback__"], _names["__cause__"], _names["__context__"]
 _Group: Any = getattr(builtins, "BaseExceptionGroup", None)  # since Python 3.11
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HANDS_OVER = "handle_torch_function"
 
 
 def hide_own_frames(error: BaseException) -> None:
@@ -160,7 +164,33 @@ def _once(kept: list[TracebackType]) -> list[TracebackType]:
 
 
 def _hands_over(one: TracebackType) -> bool:
-    return one.tb_frame.f_code.co_name == "handle_torch_function"
+    return one.tb_frame.f_code.co_name == _HANDS_OVER
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames from ``frame`` outwards that there would be without us."""
+    inner: CodeType | None = None
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_OURS):
+            frame = _behind(frame, inner)
+        else:
+            yield frame
+            inner, frame = frame.f_code, frame.f_back
+
+
+def _behind(ours: FrameType, inner: CodeType | None) -> FrameType | None:
+    """Return what is outside of a wrap of ours, ``inner`` being what it called.
+
+    With our mode on the stack a Python function of torch hands itself over to us, by way of torch.overrides, and is
+    called again by us: it would be there once.
+    """
+    frame: FrameType | None = ours
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != _HANDS_OVER:
+        return frame
+    again = frame.f_back
+    return again.f_back if again is not None and again.f_code is inner else again
 
 
 def hide_from_forward_lines(module: ModuleType) -> None:

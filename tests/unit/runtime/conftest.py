@@ -161,6 +161,8 @@ def put_back():
             kept.update(before)
         np.seterr(**errors[0])
         np.seterrcall(errors[1])
+        while torch._C._len_torch_function_stack():  # one that a failed test left there would fail those to come
+            torch._C._pop_torch_function_stack()
         after_import.forget()
         module_names._called.clear()  # else what a test froze, so that it is not found, is found by this
         RING.listeners[:], RING.ended[:], RING.handing[:] = listeners

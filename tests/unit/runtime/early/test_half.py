@@ -174,7 +174,7 @@ def test_a_fault_in_a_look_takes_it_away_all_the_same(work, monkeypatch):
     worker = work(**EVERY)
     train(12)
     worker.capture.window.close()
-    assert torch._C._len_torch_function_stack() == 0
+    assert torch.overrides._get_current_function_mode_stack() == []
     assert len(modules._global_forward_hooks) == 0
     assert worker.sentinel.clock.step == 12
 
