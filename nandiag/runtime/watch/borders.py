@@ -18,7 +18,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from nandiag.runtime.guard import Refused, guarded_alone
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.sight import gradients_of
-from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.recorder import RECORDER, Unsaid
 from nandiag.runtime.tape.capture import Capture
 
@@ -65,10 +64,10 @@ class Behind:
         self._forget()
         if first is not None:
             self._known[first] = self._now
-        else:  # who comes behind it is not known yet: any may, of whose weights gradients are there
-            self._known[optimizer] = [weakref.ref(one) for one in clock.others(optimizer) if _is_apart(one, optimizer)]
         self._first, self._now = weakref.ref(optimizer), []
-        self.those = [one for each in self._known.get(optimizer, ()) if (one := each()) is not None]
+        behind = [one for each in self._known.get(optimizer, ()) if (one := each()) is not None]
+        # Another thread that one was handed to may be writing its gradients now: to read them would end the process.
+        self.those = [one for one in behind if clock.is_of_this_thread(one)]
 
     def look(self, optimizer: Optimizer, border: Border) -> None:
         """Look at the step now where gradients are bad of which those behind ``optimizer`` are to make their updates.
@@ -101,11 +100,6 @@ class Behind:
         if self._unsaid is not None:
             self._sentinel.looker.examiner.left += self._unsaid[2]
             self._unsaid = None
-
-
-def _is_apart(one: Optimizer, other: Optimizer) -> bool:
-    """Whether two optimizers train no weight both: one of them does not step the other within."""
-    return set(map(id, parameters(one))).isdisjoint(map(id, parameters(other)))
 
 
 def _nobody() -> None:

@@ -78,10 +78,6 @@ class Clock:
         known = self._updates.get(optimizer)
         return 0 if known is None else known.updates
 
-    def others(self, optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-        """Return the optimizers that were made besides ``optimizer``, and are there yet."""
-        return [one for one in living(self._made) if one is not optimizer]
-
     def own(self, optimizer: torch.optim.Optimizer | None, *, updated: bool = False) -> int | None:
         """Return the step by the count of ``optimizer`` alone where another one is ahead, else None.
 
