@@ -78,7 +78,8 @@ class Thresholds:
     moments: float = _limit(100.0, "Adam updates this many times the learning rate: its second moment is too small.")
     moments_every: int = _limit(200, "Steps between two looks at Adam's second moments; 0: never.")
     zero_gradients: int = _limit(
-        10, "Steps in a row with gradients of 0, all of them, while the loss is not 0; 0: never."
+        10,
+        "Steps in a row with gradients of 0, all of them, while the loss is not 0 (ten times these where none was ever else); 0: never.",
     )
     unchanged_every: int = _limit(100, "Steps between two looks at whether updates change the weights; 0: never.")
 
