@@ -79,7 +79,8 @@ class Thresholds:
     moments_every: int = _limit(200, "Steps between two looks at Adam's second moments; 0: never.")
     zero_gradients: int = _limit(
         10,
-        "Steps in a row with gradients of 0, all of them, while the loss is not 0 (ten times these where none was ever else); 0: never.",
+        "Steps in a row with gradients of 0, all of them, while the loss is not 0; ten times as many where they were "
+        "never anything else; 0: never.",
     )
     unchanged_every: int = _limit(100, "Steps between two looks at whether updates change the weights; 0: never.")
 
