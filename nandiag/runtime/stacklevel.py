@@ -21,6 +21,7 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.tracebacks import outwards, pass_on
 
 _BEYOND = 1 << 20  # more than there are frames: Python warns of the end of the stack then
+_SCRIPTED: list[Callable[..., Any]] = []  # TorchScript knows them by ids, which others have once they are gone
 
 
 def install() -> None:
@@ -53,6 +54,7 @@ def _is_scripted_as(function: Callable[..., Any], name: str) -> bool:
     register = getattr(getattr(torch.jit, "_builtins", None), "_register_builtin", None)
     if register is None:
         return False
+    _SCRIPTED.append(function)
     register(function, name)
     return True
 

@@ -1,8 +1,10 @@
 """A warning that the script is given stands where it would without us, and is shown as often."""
 
+import gc
 import sys
 import traceback
 import warnings
+import weakref
 from types import ModuleType
 
 import pytest
@@ -122,6 +124,15 @@ def warns(x: torch.Tensor) -> torch.Tensor:
     """Warn, and double ``x``."""
     warnings.warn("scripted", stacklevel=1)
     return x * 2
+
+
+def test_what_torchscript_knows_by_its_id_lives_on_when_it_is_taken_off(work, monkeypatch):
+    monkeypatch.setattr(warnings, "warn", warnings.warn)
+    work()
+    wrap = weakref.ref(warnings.warn)
+    monkeypatch.undo()
+    gc.collect()
+    assert wrap() is not None  # else another function of that id would be taken for a warning
 
 
 @pytest.mark.parametrize("wrong", [{"stacklevel": "two"}, {"category": int}, {"stacklevel": 10**30}])
