@@ -75,17 +75,15 @@ def was_called(module: nn.Module) -> None:
     _called[module] = None
 
 
-def _frozen() -> list[nn.Module]:
-    """Return the called modules, and those below them, where the script has its objects left out of collections.
-
-    ``gc.freeze()``, as servers and large trainers call it once all is built, hides them from who asks the collector.
-    """
-    return [one for root in living(_called) for one in root.modules()] if gc.get_freeze_count() else []
-
-
 def find_roots() -> list[nn.Module]:
-    """Return every live module that is no child of another one."""
-    modules = list({id(one): one for one in (*alive(nn.Module), *_frozen())}.values())
+    """Return every live module that is no child of another one.
+
+    ``gc.freeze()``, as servers and large trainers call it once all is built, hides them from who asks the collector: of
+    such those that were called are found, and those below them. To ask how many it hides would go through all of them.
+    """
+    found = {id(one): one for one in alive(nn.Module)}
+    hidden = [root for root in living(_called) if id(root) not in found]
+    modules = list((found | {id(one): one for root in hidden for one in root.modules()}).values())
     children = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
     return [module for module in modules if id(module) not in children and "_modules" in module.__dict__]
 
