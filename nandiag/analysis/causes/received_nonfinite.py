@@ -33,7 +33,7 @@ def explain(facts: Facts) -> Cause | None:
     return Cause(
         slug="received_nonfinite",
         evidence=(
-            f"{words.ranks(facts.received)} ran the step again with finite values: the damage came from elsewhere",
+            f"{words.ranks(facts.received)} ran the step again alone and came out finite: the damage came from elsewhere",
         ),
         suggestions=(
             Suggestion(f"Look at {words.ranks(facts.origin.ranks)}: its data, host and device."),

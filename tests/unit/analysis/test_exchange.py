@@ -163,7 +163,7 @@ def test_a_rank_that_only_made_its_update_again_did_not_run_the_step_again(by_ha
     ranks = by_hand.rank(0, gradient, failed, update), by_hand.rank(1, by_hand.loss(5), gradient, failed)
     verdict = analyse(by_hand.run(*ranks)).verdict
     assert verdict.origin.ranks == (1,)
-    assert not any("again with finite" in text or "could run only a part" in text for text in verdict.evidence)
+    assert not any("again alone" in text or "could run only a part" in text for text in verdict.evidence)
     alone = analyse(by_hand.run(by_hand.rank(0, gradient, failed, update))).verdict
     assert alone.reproduced is None
     assert not any("second time" in text for text in (*alone.evidence, *(one.text for one in alone.suggestions)))
@@ -229,13 +229,13 @@ def test_a_rank_that_saw_nothing_bad_has_received_nothing(by_hand):
     assert "Rank 0 saw nothing bad, also when the step was run again." in told
     assert not any("received the damage" in text for text in told)
     hurt = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), clean), culprit)).verdict.evidence
-    assert "Rank 0 ran the step again with finite values and received the damage." in hurt
+    assert "Rank 0 ran the step again alone and came out finite: the damage was received." in hurt
 
 
 def test_a_rank_whose_scaler_left_the_update_out_has_received_the_damage(by_hand):
     clean = Looked("finite", "replay", 5, facts={"complete": True}, reason="finite on this rank")
     culprit = by_hand.rank(1, by_hand.loss(5), by_hand.found(5))
     told = analyse(by_hand.run(by_hand.rank(0, Skipped(5, 256.0, 1, 1), clean), culprit)).verdict.evidence
-    assert "Rank 0 ran the step again with finite values and received the damage." in told
+    assert "Rank 0 ran the step again alone and came out finite: the damage was received." in told
     apart = analyse(by_hand.run(by_hand.rank(0, Skipped(4, 256.0, 1, 1), clean), culprit)).verdict.evidence
     assert "Rank 0 saw nothing bad, also when the step was run again." in apart

@@ -317,7 +317,7 @@ def test_buffers_that_went_bad_are_named(harmed):
 
 
 def test_what_to_do_stands_right_behind_why(harmed):
-    later = "Rank 0 ran the step again with finite values and received the damage."
+    later = "Rank 0 ran the step again alone and came out finite: the damage was received."
     verdict = replace(harmed.verdict, evidence=("It was seen.", later), reasons=1)
     text = drawn(replace(harmed, verdict=verdict))
     assert text.index("It was seen.") < text.index("= help:") < text.index("Rank 0 ran the step again")

@@ -87,7 +87,7 @@ def test_nothing_is_said_of_the_machine_of_a_rank_that_left_no_word(by_hand):
     report = analyse(record)
     assert report.verdict.origin.rank == 1
     assert (report.verdict.origin.host, report.verdict.origin.device) == (None, None)
-    assert sum("ran the step again with finite values" in text for text in report.verdict.evidence) == 1
+    assert sum("ran the step again alone and came out finite" in text for text in report.verdict.evidence) == 1
 
 
 def test_what_stays_bad_from_turn_to_turn_is_told_of_a_loop_that_passes_over_all(by_hand):
