@@ -83,8 +83,9 @@ class Around:
     ``return``, and ``handed`` is what they call: ``score`` or ``self.score``. ``kinds`` are names of its statement
     that one line of the function alone binds, where it is not known that they stand for its text still: what may have
     been written into that since is of the same kind. ``restored`` is what functions of the file that load a state give
-    an attribute or a key of the expression, or one that its names stand for: ``s.get('step', 0)``. ``torch`` is the
-    name that the file has torch by, empty where it has none, ``None`` where that is not known.
+    an attribute or a key of the expression, or one that its names stand for: ``s.get('step', 0)``. ``unkept`` are
+    statements that make something of what the expression names and keep it nowhere: ``self.scale.data.clamp(1e-3)``.
+    ``torch`` is the name that the file has torch by, empty where it has none, ``None`` where that is not known.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -102,6 +103,7 @@ class Around:
     torch: str | None = None
     kinds: tuple[Meaning, ...] = ()
     restored: tuple[Meaning, ...] = ()
+    unkept: tuple[Meaning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

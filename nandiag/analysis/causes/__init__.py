@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeAlias
 
-from nandiag.analysis.causes import picked
+from nandiag.analysis.causes import picked, unkept
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import digits
 from nandiag.analysis.explained.explanation import Explanation
@@ -53,6 +53,9 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
     if mechanism is not None:
         own = mechanism
         mechanism = _answer(lambda given: picked.with_branch(given, own), facts, failed=failed) or own
+    if mechanism is not None:
+        own = mechanism
+        mechanism = _answer(lambda given: unkept.told(given, own), facts, failed=failed) or own
     if mechanism is not None and failed:
         mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))
     return story, mechanism

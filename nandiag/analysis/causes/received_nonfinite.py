@@ -30,11 +30,10 @@ def explain(facts: Facts) -> Cause | None:
     """Name the damage as received where all ranks that looked were clean and others could not look."""
     if facts.basis != "gradient" or not facts.received or not facts.known:
         return None
+    who = words.ranks(facts.received)
     return Cause(
         slug="received_nonfinite",
-        evidence=(
-            f"{words.ranks(facts.received)} ran the step again alone and came out finite: the damage came from elsewhere",
-        ),
+        evidence=(f"{who} ran the step again alone and came out finite: the damage came from elsewhere",),
         suggestions=(
             Suggestion(f"Look at {words.ranks(facts.origin.ranks)}: its data, host and device."),
             Suggestion("To see there what happens as it happens, have every op watched.", "nandiag run --level op"),

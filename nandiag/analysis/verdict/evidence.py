@@ -197,7 +197,8 @@ def _received(claim: Claim, timeline: Timeline, harmed: set[int]) -> Iterable[st
     # A scaler that leaves the update out has seen what came, though no harm was done by it.
     harmed = harmed | {one.rank for one in timeline.skips if _is_of(claim, one) and one.event.by != "script"}
     if got_harm := clean & harmed:
-        yield f"{words.ranks(got_harm).capitalize()} ran the step again alone and came out finite: the damage was received."
+        who = words.ranks(got_harm).capitalize()
+        yield f"{who} ran the step again alone and came out finite: the damage was received."
     if whole := clean - harmed:
         yield f"{words.ranks(whole).capitalize()} saw nothing bad, also when the step was run again."
     if part := again - clean:

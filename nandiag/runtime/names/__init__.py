@@ -6,7 +6,6 @@ to be registered with the script's modules and nothing runs per layer.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

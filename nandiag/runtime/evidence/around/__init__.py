@@ -20,7 +20,7 @@ from nandiag.runtime.evidence.around.handed import handed_in
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of, torch_by
 from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
-from nandiag.runtime.evidence.around.written import restored, written
+from nandiag.runtime.evidence.around.written import restored, unkept, written
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import nodes_of
 
@@ -52,7 +52,8 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     told = names, uses, statement, column, lines, again(place), alike(place), loops, ends(place)
     kinds = tuple(_kinds(place, {one.name for one in names}))[:_MOST_NAMES]
     loads = tuple(restored(place, [one.text for one in (*names, *kinds)]))
-    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]), kinds, loads)
+    lost = tuple(unkept(place, aliased))
+    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]), kinds, loads, lost)
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from nandiag.events.site import Meaning, Reduced, Written
-from nandiag.runtime.evidence.around.place import Function, Place
+from nandiag.runtime.evidence.around.place import Function, Place, imported
 from nandiag.runtime.evidence.around.unchanged import bound, called
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import nodes_of, tree_of
@@ -19,6 +19,12 @@ _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
 # Collectives that fill what they are given first.
 _FILLS = frozenset({"all_reduce", "reduce", "broadcast", "recv", "irecv", "scatter"})
 _NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
+# What only makes numbers, and does so in place under the same name with an underscore behind it.
+_ANEW = frozenset(
+    {"abs", "add", "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "clip", "div", "divide", "exp", "fmod"}
+    | {"log", "log1p", "masked_fill", "mul", "multiply", "nan_to_num", "neg", "pow", "relu", "remainder", "renorm"}
+    | {"round", "sigmoid", "softmax", "sqrt", "sub", "subtract", "tanh"}
+)
 
 
 def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
@@ -48,6 +54,41 @@ def _of_name(place: Place, name: str) -> Iterator[int]:
         if binding and not elsewhere:
             yield from (_line(node) for node in own if name in bound(node) or _changes(node, name))
             return
+
+
+def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
+    """Yield the statements that compute something of what the expression of ``place`` names, and keep it nowhere.
+
+    Those of a variable in the function of the expression, those of an attribute in the whole file.
+    """
+    nodes = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Name | ast.Attribute)]
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    own = [ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Load) and id(node) not in bases]
+    found = [
+        Meaning(text, whole, place.file, node.lineno)
+        for text in dict.fromkeys([*own[:_MOST_NAMES], *aliased])
+        for node in nodes_of(place.nodes[0] if "." in text else place.scope)
+        if isinstance(node, ast.Expr) and _named(_made_anew(place, node.value)) == _named(parsed(text))
+        if len(whole := ast.unparse(node)) <= _LONGEST
+    ]
+    yield from found[:_MOST_LINES]
+
+
+def _made_anew(place: Place, node: ast.expr) -> ast.expr | None:
+    """Return what ``node`` makes other numbers of, and leaves as it is: the x of ``x.clamp(0)`` and of ``x + 1``."""
+    if isinstance(node, ast.BinOp):
+        return node.left
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _ANEW:
+        return None
+    of_module = isinstance(node.func.value, ast.Name) and node.func.value.id in imported(place.nodes[0])
+    first = node.args[0] if node.args else None
+    return first if of_module else node.func.value
+
+
+def _named(node: ast.AST | None) -> tuple[type, str] | None:
+    """Return whether a variable or an attribute is named, and by what."""
+    name = None if node is None else _last(node)
+    return None if name is None else (type(_bare(node)), name)
 
 
 def _within(scope: ast.AST, name: str) -> Iterator[ast.AST]:
@@ -98,10 +139,15 @@ def _reduced(place: Place, name: str, lines: list[int]) -> Iterator[Reduced]:
             yield Reduced(_line(node), text)
 
 
-def _last(node: ast.AST) -> str | None:
+def _bare(node: ast.AST | None) -> ast.AST | None:
     while isinstance(node, ast.Attribute) and node.attr in {"data", "grad"}:
         node = node.value
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+    return node
+
+
+def _last(node: ast.AST) -> str | None:
+    bare = _bare(node)
+    return bare.attr if isinstance(bare, ast.Attribute) else bare.id if isinstance(bare, ast.Name) else None
 
 
 def _registers(node: ast.AST, name: str) -> bool:
@@ -149,14 +195,19 @@ def restored(place: Place, texts: Iterable[str]) -> Iterator[Meaning]:
 
 def _key(text: str) -> str | None:
     """Return the last name of a chain of attributes and keys: ``step`` of ``self.state[p]["step"]``."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
+    node = parsed(text)
     if isinstance(node, ast.Attribute):
         return node.attr
     constant = node.slice if isinstance(node, ast.Subscript) else None
     return constant.value if isinstance(constant, ast.Constant) and isinstance(constant.value, str) else None
+
+
+def parsed(text: str) -> ast.expr | None:
+    """Return the expression that ``text`` is, if it is one."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _given_to(node: ast.AST, key: str) -> Iterator[ast.expr]:

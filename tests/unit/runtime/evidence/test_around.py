@@ -355,6 +355,40 @@ def test_what_a_loaded_state_gives_a_key_that_a_name_stands_for(run, load, told)
     assert all(one.line == 8 for one in found)
 
 
+class Model:
+    """What each of the statements below is a method of, behind ``self.scale`` and beside a call of ``probe``."""
+
+    TEXT = """import torch
+class A:
+    def __init__(self):
+        self.scale = torch.ones(2)
+    def keep(self, scale=0):
+        {}
+    def loss(self, x):
+        {}
+        return probe(torch.log(self.scale) + x)
+found = A().loss(torch.ones(2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here", "told"),
+    [
+        ("self.scale.data.clamp(min=0.1)", "pass", [("self.scale", 6)]),
+        ("torch.clamp(self.scale, 0.1)", "x.nan_to_num(0)", [("x", 8), ("self.scale", 6)]),
+        ("self.scale + 1", "pass", [("self.scale", 6)]),
+        ("self.scale.data.clamp_(min=0.1)", "x = x.clamp(0)", []),
+        ("print(self.scale.clamp(0))", "self.seen = self.scale.abs()", []),
+        ("scale.clamp(0)", "self.other = 0", []),  # a variable is no attribute
+        ("x = torch.ones(2); x.clamp(0)", "pass", []),  # nor one of another function
+        ("self.scale.detach(); self.scale.size()", "self.keep()", []),
+    ],
+)
+def test_what_is_computed_and_kept_nowhere(run, elsewhere, here, told):
+    found = run(Model.TEXT.format(elsewhere, here)).unkept
+    assert [(one.name, one.line) for one in found] == told
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [("", "nn.Parameter(torch.ones(d))"), ("\n        self.scale = nn.Parameter(torch.zeros(d))", None)],
