@@ -96,6 +96,7 @@ _HIDDEN = (
     "Forward had made NaN there already. What hid it (nansum, a where, a mask) does so for the loss alone: the "
     "gradient is NaN all the same."
 )
+_NO_MORE = "A clamp keeps the step going, and no more."
 _WHY = "Find out why the value leaves the domain, and where rounding alone does it, clamp it:"
 _PARAMETRISED = Suggestion(
     f"Where the model itself makes it, let it make a number that is positive by construction, by {_SOFTPLUS}."
@@ -183,6 +184,9 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
+    written = shared.where_written(facts, op) if op in _POSITIVE else None
+    if written is not None:
+        return (written, replace(first, text=_NO_MORE))
     first = (shared.where_made(facts, op, _WHY) if op in _POSITIVE else None) or first
     if op not in _LOGS:
         return _far(facts, op, first) if op not in _POSITIVE else (first,)

@@ -87,3 +87,24 @@ def test_what_a_layer_gives_is_not_told_as_weights(at, by_hand, phase, made_by, 
                **{**placed("r = torch.log(out / y)", "torch.log(out / y)"), "phase": phase},
                extra={"of_weights": True, "made_by": list(made_by)})  # fmt: skip
     assert texts(facts)[0].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("least", "largest", "first"),
+    [
+        (
+            -0.05,
+            1.0,
+            "self.var is as low as -0.05, by more than rounding makes: find out why in lines 9 and 17, which ",
+        ),
+        (-1e-5, 1.0, "Find out why the value leaves the domain; where rounding alone does it, clamp it."),
+        (-0.05, 1e4, "Find out why the value leaves the domain; where rounding alone does it, clamp it."),
+    ],
+)
+def test_what_rounding_does_not_explain_is_looked_for_where_the_script_writes_it(at, by_hand, least, largest, first):
+    line = "return (x - self.mean) / self.var.sqrt()"
+    given = (by_hand.fact(min=least, max=largest, absmax=largest),)
+    facts = at("sqrt", given, (by_hand.fact(nan=1),), **placed(line, line[25:]))
+    told = explain(on(facts, written=[("self.var", (9, 17))]))[1].suggestions
+    assert told[0].text.startswith(first)
+    assert told[-1 if least < -1e-4 else 0].code == "return (x - self.mean) / self.var.clamp_min(1e-12).sqrt()"

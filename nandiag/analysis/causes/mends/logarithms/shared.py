@@ -41,16 +41,36 @@ def where_made(facts: Facts, op: str, why: str, *, ahead: bool = False) -> Sugge
     return Suggestion(f"{text}line {line}.".lstrip(), code)
 
 
+def where_written(facts: Facts, op: str) -> Suggestion | None:
+    """Return the lines that write the attribute of which it is taken, where more than rounding led below zero."""
+    found = fitting.parsed(facts.origin)
+    part = None if found is None else fitting.target(found[1], op)
+    name = ast.unparse(part) if isinstance(part, ast.Attribute) else ""
+    lines, least = facts.written(name), facts.origin.inputs[0].min
+    if not lines or least is None or not _is_far(facts):
+        return None
+    verb = "writes" if len(lines) == 1 else "write"
+    far = f"{name} is as low as {words.number(least)}, by more than rounding makes"
+    return Suggestion(f"{far}: find out why in {words.lines(lines)}, which {verb} it.")
+
+
+def _is_far(facts: Facts) -> bool:
+    """Whether more than rounding led below zero."""
+    given = facts.origin.inputs[0]
+    least = min(given.min or 0.0, 0.0)
+    return least < _FAR and -least > _ROUNDED * (given.absmax or 0.0)
+
+
 def _bound(facts: Facts) -> str:
     """Return the least that is no rounding: what is nearer to zero than the most negative value tells nothing.
 
     Where more than rounding led below zero, a quotient by next to nothing would be huge in many places.
     """
-    given = facts.origin.inputs[0]
-    least, largest = min(given.min or 0.0, 0.0), given.absmax or 0.0
-    rounded = -least if -least <= _ROUNDED * largest else 0.0
-    if least < _FAR and not rounded:
+    if _is_far(facts):
         return _OF_USE
+    given = facts.origin.inputs[0]
+    least = min(given.min or 0.0, 0.0)
+    rounded = -least if -least <= _ROUNDED * (given.absmax or 0.0) else 0.0
     return f"1e{math.ceil(math.log10(max(rounded, _LEAST)))}"
 
 
