@@ -184,6 +184,11 @@ def _suggestions(facts: Facts, op: str, guard: str) -> tuple[Suggestion, ...]:
     made = _positive(facts, op) if op in _POSITIVE else None
     if made is not None:
         return (made, first)
+    return _where_it_belongs(facts, op, first)
+
+
+def _where_it_belongs(facts: Facts, op: str, first: Suggestion) -> tuple[Suggestion, ...]:
+    """Return where the argument is to be kept within the domain: where it is written or made, else in the line."""
     written = shared.where_written(facts, op) if op in _POSITIVE else None
     if written is not None:
         return (written, replace(first, text=_NO_MORE))
