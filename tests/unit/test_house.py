@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -67,17 +67,44 @@ def test_the_package_is_found():
     assert set(MODULES) >= BEFORE_NANDIAG
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_file_keeps_its_size(path):
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_FILE_LINES, f"{relative(path)} has {lines} lines: is it one noun?"
+@pytest.fixture(scope="module")
+def offences():
+    """What each rule finds in the text of the package, which is parsed once for all of them."""
+    found = defaultdict(list)
+    for path in MODULES:
+        for rule, told in offences_of(path, tree(path)):
+            found[rule].append(f"{relative(path)}: {told}")
+    return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_function_keeps_its_size(path):
-    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    sizes = {f"{node.name}, line {node.lineno}": node.end_lineno - node.lineno + 1 for node in functions}
-    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+def offences_of(path, module):
+    for node in ast.walk(module):
+        size = node.end_lineno - node.lineno + 1 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else 0
+        if size > MAX_FUNCTION_LINES:
+            yield "function", f"{node.name} has {size} lines"
+    if not ast.get_docstring(module):
+        yield "docstring", "none"
+    if path not in BEFORE_NANDIAG and any(reads_of_the_environment(module)):
+        yield "environment", "read"
+    others = packages(ast.walk(module)) - set(sys.stdlib_module_names) - {"nandiag"}
+    if lives_in(path, STDLIB_ONLY) and others:
+        yield "floor", ", ".join(sorted(others))
+    if not lives_in(path, MAY_IMPORT_TORCH_AT_THE_TOP) and "torch" in packages(outside_functions(module)):
+        yield "torch", "imported"
+
+
+def packages(nodes):
+    """The packages that some nodes import from."""
+    return {name.split(".")[0] for node in nodes for name in imported(node)}
+
+
+def test_a_file_keeps_its_size():
+    sizes = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: size for name, size in sizes.items() if size > MAX_FILE_LINES} == {}, "is each of these one noun?"
+
+
+def test_a_function_keeps_its_size(offences):
+    assert offences["function"] == []
 
 
 def test_a_folder_keeps_its_size():
@@ -91,17 +118,20 @@ def test_a_name_says_what_is_inside():
     assert [path for path, parts in names.items() if parts & FORBIDDEN_NAMES] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_module_says_what_it_is_for(path):
-    assert ast.get_docstring(tree(path)), f"{relative(path)} has no docstring"
+def test_a_module_says_what_it_is_for(offences):
+    assert offences["docstring"] == []
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path not in BEFORE_NANDIAG], ids=relative)
-def test_only_settings_reads_the_environment(path):
-    if path == PACKAGE / "settings.py":
-        assert list(reads_of_the_environment(tree(path))), "the check no longer sees what settings.py does"
-        return
-    assert list(reads_of_the_environment(tree(path))) == []
+def test_only_settings_reads_the_environment(offences):
+    assert offences["environment"] == ["nandiag/settings.py: read"]
+
+
+def test_the_lower_floors_need_the_standard_library_alone(offences):
+    assert offences["floor"] == []
+
+
+def test_torch_is_not_imported_at_the_top(offences):
+    assert offences["torch"] == []
 
 
 def reads_of_the_environment(module):
@@ -142,20 +172,6 @@ def named_os(node):
 )
 def test_a_read_of_the_environment_is_told_from_a_write(source, reads):
     assert bool(list(reads_of_the_environment(ast.parse(source)))) is reads
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if lives_in(path, STDLIB_ONLY)], ids=relative)
-def test_the_lower_floors_need_the_standard_library_alone(path):
-    names = {name.split(".")[0] for node in ast.walk(tree(path)) for name in imported(node)}
-    assert names - set(sys.stdlib_module_names) <= {"nandiag"}
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if not lives_in(path, MAY_IMPORT_TORCH_AT_THE_TOP)], ids=relative
-)
-def test_torch_is_not_imported_at_the_top(path):
-    names = {name.split(".")[0] for node in outside_functions(tree(path)) for name in imported(node)}
-    assert "torch" not in names
 
 
 @pytest.mark.parametrize("module", ["nandiag", "nandiag.cli.main"])
