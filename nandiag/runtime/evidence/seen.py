@@ -116,7 +116,7 @@ class Evidence:
         """Return the event for an origin."""
         if finding.source == "received":
             return self._received(case, finding)
-        finding = raised(self.ends(case), finding, self.births)
+        finding = raised(self.ends(case), finding, self.births, case.step)
         if finding.source == "outside":
             return self._brought(case, finding)
         return self._made(case, finding, {"chain": finding.chain})

@@ -9,6 +9,7 @@ from torch import bool as bool_
 
 from nandiag.runtime.births.known import OP, Birth
 from nandiag.runtime.evidence.explain import frame_of
+from nandiag.runtime.evidence.heard import is_maker
 from nandiag.runtime.evidence.op import Op, alone
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import HEARD
@@ -108,25 +109,34 @@ def picked(ends: list[Op]) -> Finding | None:
     return None if found is None else Finding(found, "op", len(chain), _phase(found, chain))
 
 
-def raised(ends: list[Op], found: Finding, births: Births | None) -> Finding:
+def raised(ends: list[Op], found: Finding, births: Births | None, step: int) -> Finding:
     """Return where -inf came into the step that is no mask: it was turned to +Inf, or two numbers became NaN by it.
 
-    ``found`` where it is no such -inf, or where nothing of before the first step is known to have computed it.
+    ``found`` where it is no such -inf, or where neither anything of before the first step is known to have computed it
+    nor one line that numpy complained of in this ``step``.
     """
     chain = ancestors(ends) if found.op.born_nan and births is not None else []
     taken = next((op for op in chain if op.outside), None)
     if taken is None or births is None:
         return found
     birth, met = births.of(taken.outside[0].tensor), _meets(found.op, chain)
-    computed = birth is not None and birth.how == OP and (met or any(map(_raises, chain)))
+    harms = met or any(map(_raises, chain))
+    computed = birth is not None and birth.how == OP
+    heard = birth is None and _is_of_this_step(taken, step)
     brought = Finding(taken, "outside", len(chain), taken.spot.phase)
-    return brought if computed or (met and _is_of_a_table(taken, birth)) else found
+    return brought if harms and (computed or heard or (met and _is_of_a_table(taken, birth))) else found
 
 
 def _is_of_a_table(taken: Op, birth: Birth | None) -> bool:
     """Whether one place where numpy made infinities of zeros before the first step leads to what was taken in."""
     at = lines_of(taken.spot.frames if birth is None else birth.call.places)
     return sum(leads(lines_of(one.places), at) is True for one in HEARD.tables) == 1
+
+
+def _is_of_this_step(taken: Op, step: int) -> bool:
+    """Whether one place where numpy made infinities in this very step may be what was taken in."""
+    at = lines_of(taken.spot.frames)
+    return sum(is_maker(one, step, at) for one in HEARD.all()) == 1
 
 
 def _meets(op: Op, chain: list[Op]) -> bool:
