@@ -1,11 +1,14 @@
-"""The infinity of a mask that a sum does not leave out, or that is picked of what is masked (reader side)."""
+"""The infinity of a mask that a sum does not leave out, or that is picked of what is masked (reader side).
+
+And the NaN that stands for what is missing, which no product with a mask leaves out.
+"""
 
 from __future__ import annotations
 
 import ast
 import posixpath
 
-from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -14,7 +17,8 @@ from nandiag.events import words
 EXPLAIN = Explanation(
     slug="masked_infinity",
     what="A mask has put an infinity in places that nothing is to come of, and something does: a sum or a mean goes "
-    "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them.",
+    "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them. Or "
+    "NaN stands for what is missing, and a product with a mask of 0 and 1 is to leave it out: NaN times 0 is NaN.",
     looks=(
         "error[masked_infinity]: +Inf born on rank 0 at step 15 in the loss code",
         "what is picked here is -Inf, as a mask has it: the target, or the choice, is masked out",
@@ -27,6 +31,7 @@ EXPLAIN = Explanation(
         ),
         Suggestion("Leave out of a sum what the mask leaves out.", "x.masked_fill(mask, 0).sum()"),
         Suggestion("Leave rows that are masked all over out of what follows."),
+        Suggestion("Put a number in the place of NaN before the arithmetic.", "target = torch.where(mask, target, 0)"),
     ),
     pages=(
         "generated/torch.nn.functional.cross_entropy.html",
@@ -43,6 +48,8 @@ _ENDS = frozenset({"amax", "amin", "max", "min"})
 def explain(facts: Facts) -> Cause | None:
     """Name the infinities of a mask that went into a sum, or were picked: what comes out is infinite then."""
     given, op = facts.origin.inputs, facts.op or ""
+    if facts.extra.get("masked_nan") is True and len(given) == 2 and op == "mul":
+        return _of_missing(facts)
     if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS:
         return None
     masked = next((one for one in given if one.posinf or one.neginf), None)
@@ -60,6 +67,48 @@ def explain(facts: Facts) -> Cause | None:
     count = words.count(masked.posinf + masked.neginf, "value")
     text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
     return Cause("masked_infinity", (text, *written_at(facts, what)), _advice(facts), LIKELY)
+
+
+def _of_missing(facts: Facts) -> Cause:
+    """Name the product by which a mask is to leave out the NaN that stands for what is missing."""
+    bad = next((one for one in facts.origin.inputs if one.nan), facts.origin.inputs[0])
+    text = f"0 times NaN is NaN: {bad.nan:,} NaN where the mask is 0"
+    mend = Suggestion(_NUMBERS, _with_numbers(facts) or "target = torch.where(mask, target, 0)")
+    return Cause("masked_infinity", (text, *written_at(facts, "NaN")), (mend,), LIKELY)
+
+
+_NUMBERS = (
+    "Put a number in the place of the NaN before the arithmetic, by the same mask, or go on with what the mask leaves "
+    "alone (pred[mask] and target[mask]). Behind the arithmetic neither helps: its gradient is NaN there."
+)
+
+
+def _with_numbers(facts: Facts) -> str | None:
+    """Return the user's line with 0 in what is multiplied by the mask, wherever the mask is 0.
+
+    A name by itself needs no product any more. What is called, or indexed, may have another shape than the mask.
+    """
+    found, given = fitting.parsed(facts.origin), facts.origin.inputs
+    node = None if found is None else found[1]
+    if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult) or fitting.assigned(found):
+        return None
+    sides = (node.left, node.right) if given[0].nan else (node.right, node.left)
+    mask = ast.unparse(sides[1])
+    where = mask if dtype_of(given[0 if given[1].nan else 1]) == "bool" else f"{fitting.bracketed(sides[1])} != 0"
+    if isinstance(sides[0], ast.Name | ast.Attribute):
+        return fitting.whole(facts.origin, f"torch.where({where}, {ast.unparse(sides[0])}, 0)")
+    if any(isinstance(one, ast.Call | ast.Subscript | ast.Attribute) for one in ast.walk(sides[0])):
+        return None
+    _Filled(where).visit(sides[0])
+    return fitting.whole(facts.origin, ast.unparse(node))
+
+
+class _Filled(ast.NodeTransformer):
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - as ast calls it
+        return ast.Name(f"torch.where({self.where}, {node.id}, 0)")
 
 
 def written_at(facts: Facts, what: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import bool as bool_
 
 from nandiag.runtime.births.known import OP, Birth
+from nandiag.runtime.evidence.data.missing import behind_mask
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.heard import is_maker
 from nandiag.runtime.evidence.op import Op, alone
@@ -53,7 +54,7 @@ def origin(ends: list[Op]) -> Finding | None:
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
     if first is None:
         return None
-    first = _met_behind(first, chain) or _laid_by(first, chain)
+    first = _met_behind(first, chain) or behind_mask(first, chain, ends) or _laid_by(first, chain)
     return Finding(alone(first), _source(first), len(chain), _phase(first, chain))
 
 
