@@ -107,7 +107,7 @@ class _Filled(ast.NodeTransformer):
     def __init__(self, where: str) -> None:
         self.where = where
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - as ast calls it
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Name(f"torch.where({self.where}, {node.id}, 0)")
 
 
