@@ -43,6 +43,7 @@ _LEFT_OUT = -100  # as torch's losses have it, unless they are told otherwise
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
+_LOG_OF_SUM = "logsumexp"
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -50,13 +51,13 @@ def explain(facts: Facts) -> Cause | None:
     given, op = facts.origin.inputs, facts.op or ""
     if facts.extra.get("masked_nan") is True and len(given) == 2 and op == "mul":
         return _of_missing(facts)
-    if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS:
+    if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS | {_LOG_OF_SUM}:
         return None
     masked = next((one for one in given if one.posinf or one.neginf), None)
     if masked is None or any(one.nan for one in given):
         return None
     what = "Inf" if masked.posinf and masked.neginf else "+Inf" if masked.posinf else "-Inf"
-    if op in _ENDS:
+    if op in _ENDS | {_LOG_OF_SUM}:
         text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
         return Cause("masked_infinity", (text, *written_at(facts, what)), (_of_nothing(facts),), LIKELY)
     if op in _PICKS:
@@ -120,18 +121,30 @@ def written_at(facts: Facts, what: str) -> tuple[str, ...]:
 
 
 def _of_nothing(facts: Facts) -> Suggestion:
-    """Where nothing is left the extreme is the mask's own number, which is to go no further."""
+    """Where nothing is left the extreme is the mask's own number, which is to go no further, as is a sum's logarithm."""
     found = (facts.origin.source or "").strip()
     made = parsing.statement(found)
     named = isinstance(made, ast.Assign) and len(made.targets) == 1 and isinstance(made.targets[0], ast.Name)
-    name = made.targets[0].id if named else "extreme"  # type: ignore[union-attr]
+    what = _LOG_OF_SUM if facts.op == _LOG_OF_SUM else "extreme"
+    if facts.op == _LOG_OF_SUM and not any(one in str(facts.extra.get("masked_text")) for one in _LAYS):
+        return _BEFORE_THE_SUM
+    name = made.targets[0].id if named else what  # type: ignore[union-attr]
     line = f"{found}\n" if named else ""
     if _keeps_its_rows(facts, name):
-        text = "Behind this line, put what stands for the extreme of nothing in its place, 0 perhaps; of a mean behind "
+        text = f"Behind this line, put what stands for the {what} of nothing in its place, 0 perhaps; of a mean behind "
         text += "it leave such rows out by one mask for all that goes into it, and divide by no less than one."
         return Suggestion(text, f"{line}{name} = {name}.masked_fill({name}.isinf(), 0.0)")
-    text = "Leave such rows out of what follows: there is nothing to take the extreme of."
+    text = f"Leave such rows out of what follows: there is nothing to take the {what} of."
     return Suggestion(text, f"{line}{name} = {name}[{name}.isfinite()]")
+
+
+# What keeps the gradient off where it lays an infinity.
+_LAYS = ("masked_fill", "where", "index_fill")
+_BEFORE_THE_SUM = Suggestion(
+    "Leave rows that are masked all over out before this line: a number in the place of its result does not help, for "
+    "its gradient is NaN there.",
+    "left = scores.isfinite().any(-1)\nscores = scores[left]",
+)
 
 
 def _keeps_its_rows(facts: Facts, name: str) -> bool:

@@ -294,7 +294,7 @@ _WITH_WORKSPACE = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_los
 def masked_at(op: Op) -> dict[str, object]:
     """Return where the script wrote what went into the op as a mask, or for what is missing, and that line's text."""
     missing: dict[str, object] = {"masked_nan": True} if masks_nan(op) else {}
-    waiting, seen = [op] if op.sums or op.born_nan or missing else [], {id(op)}
+    waiting, seen = [op] if op.sums or op.empties or op.born_nan or missing else [], {id(op)}
     while waiting:
         one = waiting.pop()
         frame = frame_of(one.spot) if one.constant else None

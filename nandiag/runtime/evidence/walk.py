@@ -95,7 +95,15 @@ def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:
     if turned and _mixes(turned[0]) and masks:
         turned = _read_before(turned[0]) or turned
     brought = taken if turned and _mixes(turned[0]) and not masks else []
-    return next(iter(brought or turned or taken or summed or masks), None)
+    return next(iter(brought or turned or taken or _emptied(summed) or summed or masks), None)
+
+
+def _emptied(summed: list[Op]) -> list[Op]:
+    """Return the last logarithm of a sum of nothing before what was added up: what it gives is no mask any more.
+
+    Those before it may be meant: what cannot be reached so far has a chance of 0.
+    """
+    return [op for op in ancestors(summed[:1]) if op.empties and not _holds_nan(op)][-1:]
 
 
 def _read_before(op: Op) -> list[Op]:

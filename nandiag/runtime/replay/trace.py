@@ -206,7 +206,7 @@ class Tracer(TorchDispatchMode):
     def _keep_facts(self, op: Op, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
         # ops that only hand bad values on.
-        told = op.born or op.born_nan or op.outside or mutable or op.sums or op.picks
+        told = op.born or op.born_nan or op.outside or mutable or op.sums or op.empties or op.picks
         if self.kept.room and (told or masks_nan(op)):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})

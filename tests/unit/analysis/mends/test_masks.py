@@ -404,3 +404,23 @@ def test_a_product_with_a_mask_leaves_no_nan_out(at, by_hand):
 def test_what_the_mask_multiplies_is_filled_where_its_text_tells_what_that_is(at, by_hand, shown, mask, first, code):
     told = missing(at, by_hand, f"y = {shown}", shown, mask, first=first).suggestions[0].code
     assert told == code or told.endswith(code)
+
+
+# ---------------------------------------------------------------------- the logarithm of a sum of nothing
+
+
+@pytest.mark.parametrize(
+    ("laid", "code"),
+    [
+        ("s = s.masked_fill(same, -torch.inf)", "n = torch.logsumexp(s, 1)\nn = n.masked_fill(n.isinf(), 0.0)"),
+        ("mask = torch.full((4,), -torch.inf)", "left = scores.isfinite().any(-1)\nscores = scores[left]"),
+    ],
+)
+def test_rows_of_which_a_sum_finds_nothing_are_filled_behind_it_where_no_gradient_is_nan(at, by_hand, laid, code):
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=4, shape=(4,)))
+    extra = {"masked_at": ["loss.py", 2], "masked_text": laid}
+    line = "n = torch.logsumexp(s, 1)"
+    cause = explain(at("logsumexp", given[:1], given[1:], **placed(line, "torch.logsumexp(s, 1)"), extra=extra))[1]
+    assert cause.slug == "masked_infinity"
+    assert cause.evidence[0] == "all that logsumexp is taken of is -Inf in places: the mask leaves nothing there"
+    assert cause.suggestions[0].code == code
