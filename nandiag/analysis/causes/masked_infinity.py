@@ -121,7 +121,7 @@ def written_at(facts: Facts, what: str) -> tuple[str, ...]:
 
 
 def _of_nothing(facts: Facts) -> Suggestion:
-    """Where nothing is left the extreme is the mask's own number, which is to go no further, as is a sum's logarithm."""
+    """Where nothing is left the extreme is the mask's own number, which is to go no further; so a sum's logarithm."""
     found = (facts.origin.source or "").strip()
     made = parsing.statement(found)
     named = isinstance(made, ast.Assign) and len(made.targets) == 1 and isinstance(made.targets[0], ast.Name)
