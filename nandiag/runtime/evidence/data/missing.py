@@ -13,7 +13,7 @@ from torch import Tensor
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.memory.there import held_of, is_there
 
-_PAIR = 2
+_PAIR, _LARGEST = 2, 1 << 26
 
 
 def behind_mask(first: Op, chain: Sequence[Op], ends: Sequence[Op]) -> Op | None:
@@ -50,6 +50,9 @@ def masks_nan(op: Op, *, exactly: bool = False) -> bool:
     if op.spot.node is not None or len(given) != _PAIR or not all(map(_is_plain, given)):
         return False
     sides = [held_of(one).detach() for one in given]
+    # A single number may lie on the host beside what a device holds: that is no mask.
+    if sides[0].device != sides[1].device or max(one.numel() for one in sides) > _LARGEST:
+        return False
     return any(_covers(mask, other, exactly=exactly) for mask, other in (sides, sides[::-1]))
 
 

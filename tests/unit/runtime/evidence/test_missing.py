@@ -74,3 +74,15 @@ def test_the_product_is_not_told_where_nan_goes_round_it_or_the_mask_is_another(
     look = worker.looked[0]
     assert look.step == 2
     assert "masked_nan" not in look.facts
+
+
+def of_one_number(out, target, known):
+    return ((out - target) * torch.tensor(0.0)).mean()
+
+
+def test_a_single_number_is_no_mask(work):
+    worker = work(on_anomaly="continue")
+    train(padded, of_one_number)
+    look = worker.looked[0]
+    assert look.step == 2
+    assert "masked_nan" not in look.facts
