@@ -63,11 +63,20 @@ _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
 def explain(facts: Facts) -> Cause | None:
-    """Name the input that came from outside with non-finite values in it, and its sample where that is known."""
+    """Name the input that came from outside with non-finite values in it, and its sample where that is known.
+
+    Where an evaluation in the wrong mode brought it into a buffer, that is to be mended first: what is evaluated may
+    have it. What the script writes as NaN for what is missing is meant, and need not be found at all.
+    """
     cause, way = _named(facts), evaluation_in_training.way(facts)
     if cause is None or way is None:
         return cause
-    return replace(cause, evidence=(*cause.evidence, *way.evidence), suggestions=(*cause.suggestions, *way.suggestions))
+    told = replace(cause, evidence=(*cause.evidence, *way.evidence))
+    if not way.suggestions:
+        return told
+    meant = facts.origin.op is not None and words.laid(facts.origin.op, facts.origin.inputs, facts.extra) == "NaN"
+    rest = () if meant else cause.suggestions
+    return replace(told, slug=evaluation_in_training.EXPLAIN.slug, suggestions=(*way.suggestions, *rest))
 
 
 def _named(facts: Facts) -> Cause | None:

@@ -1,11 +1,14 @@
-"""The infinity of a mask that a sum does not leave out, or that is picked of what is masked (reader side)."""
+"""The infinity of a mask that a sum does not leave out, or that is picked of what is masked (reader side).
+
+And the NaN that stands for what is missing, which no product with a mask leaves out.
+"""
 
 from __future__ import annotations
 
 import ast
 import posixpath
 
-from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -14,7 +17,8 @@ from nandiag.events import words
 EXPLAIN = Explanation(
     slug="masked_infinity",
     what="A mask has put an infinity in places that nothing is to come of, and something does: a sum or a mean goes "
-    "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them.",
+    "over them, a row is masked all over and its extreme is taken, or the class that a target names is one of them. Or "
+    "NaN stands for what is missing, and a product with a mask of 0 and 1 is to leave it out: NaN times 0 is NaN.",
     looks=(
         "error[masked_infinity]: +Inf born on rank 0 at step 15 in the loss code",
         "what is picked here is -Inf, as a mask has it: the target, or the choice, is masked out",
@@ -27,6 +31,7 @@ EXPLAIN = Explanation(
         ),
         Suggestion("Leave out of a sum what the mask leaves out.", "x.masked_fill(mask, 0).sum()"),
         Suggestion("Leave rows that are masked all over out of what follows."),
+        Suggestion("Put a number in the place of NaN before the arithmetic.", "target = torch.where(mask, target, 0)"),
     ),
     pages=(
         "generated/torch.nn.functional.cross_entropy.html",
@@ -38,18 +43,21 @@ _LEFT_OUT = -100  # as torch's losses have it, unless they are told otherwise
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
+_LOG_OF_SUM = "logsumexp"
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the infinities of a mask that went into a sum, or were picked: what comes out is infinite then."""
     given, op = facts.origin.inputs, facts.op or ""
-    if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS:
+    if facts.extra.get("masked_nan") is True and len(given) == 2 and op == "mul":
+        return _of_missing(facts)
+    if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS | {_LOG_OF_SUM}:
         return None
     masked = next((one for one in given if one.posinf or one.neginf), None)
     if masked is None or any(one.nan for one in given):
         return None
     what = "Inf" if masked.posinf and masked.neginf else "+Inf" if masked.posinf else "-Inf"
-    if op in _ENDS:
+    if op in _ENDS | {_LOG_OF_SUM}:
         text = f"all that {op} is taken of is {what} in places: the mask leaves nothing there"
         return Cause("masked_infinity", (text, *written_at(facts, what)), (_of_nothing(facts),), LIKELY)
     if op in _PICKS:
@@ -62,6 +70,48 @@ def explain(facts: Facts) -> Cause | None:
     return Cause("masked_infinity", (text, *written_at(facts, what)), _advice(facts), LIKELY)
 
 
+def _of_missing(facts: Facts) -> Cause:
+    """Name the product by which a mask is to leave out the NaN that stands for what is missing."""
+    bad = next((one for one in facts.origin.inputs if one.nan), facts.origin.inputs[0])
+    text = f"0 times NaN is NaN: {bad.nan:,} NaN where the mask is 0"
+    mend = Suggestion(_NUMBERS, _with_numbers(facts) or "target = torch.where(mask, target, 0)")
+    return Cause("masked_infinity", (text, *written_at(facts, "NaN")), (mend,), LIKELY)
+
+
+_NUMBERS = (
+    "Put a number in the place of the NaN before the arithmetic, by the same mask, or go on with what the mask leaves "
+    "alone (pred[mask] and target[mask]). Behind the arithmetic neither helps: its gradient is NaN there."
+)
+
+
+def _with_numbers(facts: Facts) -> str | None:
+    """Return the user's line with 0 in what is multiplied by the mask, wherever the mask is 0.
+
+    A name by itself needs no product any more. What is called, or indexed, may have another shape than the mask.
+    """
+    found, given = fitting.parsed(facts.origin), facts.origin.inputs
+    node = None if found is None else found[1]
+    if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult) or fitting.assigned(found):
+        return None
+    sides = (node.left, node.right) if given[0].nan else (node.right, node.left)
+    mask = ast.unparse(sides[1])
+    where = mask if dtype_of(given[0 if given[1].nan else 1]) == "bool" else f"{fitting.bracketed(sides[1])} != 0"
+    if isinstance(sides[0], ast.Name | ast.Attribute):
+        return fitting.whole(facts.origin, f"torch.where({where}, {ast.unparse(sides[0])}, 0)")
+    if any(isinstance(one, ast.Call | ast.Subscript | ast.Attribute) for one in ast.walk(sides[0])):
+        return None
+    _Filled(where).visit(sides[0])
+    return fitting.whole(facts.origin, ast.unparse(node))
+
+
+class _Filled(ast.NodeTransformer):
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(f"torch.where({self.where}, {node.id}, 0)")
+
+
 def written_at(facts: Facts, what: str) -> tuple[str, ...]:
     """Tell where the infinity was written."""
     at = facts.extra.get("masked_at")
@@ -71,18 +121,30 @@ def written_at(facts: Facts, what: str) -> tuple[str, ...]:
 
 
 def _of_nothing(facts: Facts) -> Suggestion:
-    """Where nothing is left the extreme is the mask's own number, which is to go no further."""
+    """Where nothing is left the extreme is the mask's own number, which is to go no further; so a sum's logarithm."""
     found = (facts.origin.source or "").strip()
     made = parsing.statement(found)
     named = isinstance(made, ast.Assign) and len(made.targets) == 1 and isinstance(made.targets[0], ast.Name)
-    name = made.targets[0].id if named else "extreme"  # type: ignore[union-attr]
+    what = _LOG_OF_SUM if facts.op == _LOG_OF_SUM else "extreme"
+    if facts.op == _LOG_OF_SUM and not any(one in str(facts.extra.get("masked_text")) for one in _LAYS):
+        return _BEFORE_THE_SUM
+    name = made.targets[0].id if named else what  # type: ignore[union-attr]
     line = f"{found}\n" if named else ""
     if _keeps_its_rows(facts, name):
-        text = "Behind this line, put what stands for the extreme of nothing in its place, 0 perhaps; of a mean behind "
+        text = f"Behind this line, put what stands for the {what} of nothing in its place, 0 perhaps; of a mean behind "
         text += "it leave such rows out by one mask for all that goes into it, and divide by no less than one."
         return Suggestion(text, f"{line}{name} = {name}.masked_fill({name}.isinf(), 0.0)")
-    text = "Leave such rows out of what follows: there is nothing to take the extreme of."
+    text = f"Leave such rows out of what follows: there is nothing to take the {what} of."
     return Suggestion(text, f"{line}{name} = {name}[{name}.isfinite()]")
+
+
+# What keeps the gradient off where it lays an infinity.
+_LAYS = ("masked_fill", "where", "index_fill")
+_BEFORE_THE_SUM = Suggestion(
+    "Leave rows that are masked all over out before this line: a number in the place of its result does not help, for "
+    "its gradient is NaN there.",
+    "left = scores.isfinite().any(-1)\nscores = scores[left]",
+)
 
 
 def _keeps_its_rows(facts: Facts, name: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.births.known import OUTSIDE
 from nandiag.runtime.collectives.objects.arrived import AHEAD, OBJECTS
-from nandiag.runtime.evidence.data.refetch import Fetched
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, best
@@ -16,6 +17,9 @@ from nandiag.runtime.numeric.ended import ends
 from nandiag.runtime.numeric.fed import began
 from nandiag.runtime.numeric.lineage import Line, leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
+
+if TYPE_CHECKING:
+    from nandiag.runtime.evidence.data.refetch import Fetched
 
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
 _SOURCES = frozenset({"input", "outside"})
@@ -100,6 +104,23 @@ def _as_weight(heard: Looked, born: Looked) -> Looked:
     site, owner = heard.site or Site(), born.site or Site()
     site = replace(site, module=owner.module, module_class=owner.module_class)
     return replace(heard, phase=born.phase, site=site, facts={**heard.facts, "birth": OUTSIDE})
+
+
+def is_maker(heard: Heard, step: int, at: Sequence[Line]) -> bool:
+    """Whether numpy made an infinity of finite numbers there in this step, which may have come to the lines ``at``.
+
+    Not where it does so all the time: a mask is computed like that.
+    """
+    made = heard.step == step and not heard.fed and heard.said.startswith(_MAKE_INFINITIES)
+    if not made or _is_usual(heard, step) or ends([Frame._make(one) for one in heard.places]):
+        return False
+    return leads(lines_of(heard.places), at) is not False
+
+
+def as_beside(looked: Looked) -> Looked:
+    """Return a place that a further run found, as one ``beside`` the origin where numpy was heard: it ran before."""
+    heard = looked.facts.get("heard") is True
+    return replace(looked, facts={**looked.facts, "beside": True}) if heard else looked
 
 
 def came_in(site: Site | None) -> dict[str, object]:

@@ -122,6 +122,11 @@ class Op:
         return self.func._schema.name.partition("::")[2] in _SUMS and any(self.inputs)
 
     @property
+    def empties(self) -> bool:
+        """Whether it gives the logarithm of a sum of nothing: a row that it is taken of is -inf all over."""
+        return self.func._schema.name.partition("::")[2] == "logsumexp" and any(self.inputs)
+
+    @property
     def picks(self) -> bool:
         """Whether it picks, by numbers that tell where, of what is bad in places."""
         return self.func._schema.name.partition("::")[2] in _PICKS and any(self.inputs)

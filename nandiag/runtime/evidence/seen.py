@@ -116,7 +116,7 @@ class Evidence:
         """Return the event for an origin."""
         if finding.source == "received":
             return self._received(case, finding)
-        finding = raised(self.ends(case), finding, self.births)
+        finding = raised(self.ends(case), finding, self.births, case.step)
         if finding.source == "outside":
             return self._brought(case, finding)
         return self._made(case, finding, {"chain": finding.chain})
@@ -185,7 +185,7 @@ class Evidence:
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name())}
-            facts |= masked_at(op) if op.sums or op.born_nan else {}
+            facts |= masked_at(op)
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}

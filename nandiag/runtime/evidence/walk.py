@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from torch import bool as bool_
 
 from nandiag.runtime.births.known import OP, Birth
+from nandiag.runtime.evidence.data.missing import behind_mask
 from nandiag.runtime.evidence.explain import frame_of
+from nandiag.runtime.evidence.heard import is_maker
 from nandiag.runtime.evidence.op import Op, alone
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import HEARD
@@ -52,7 +54,7 @@ def origin(ends: list[Op]) -> Finding | None:
     first = min([*births, *received, *serious], key=lambda op: op.index, default=None) or _of_masks(chain, taken)
     if first is None:
         return None
-    first = _met_behind(first, chain) or _laid_by(first, chain)
+    first = _met_behind(first, chain) or behind_mask(first, chain, ends) or _laid_by(first, chain)
     return Finding(alone(first), _source(first), len(chain), _phase(first, chain))
 
 
@@ -93,7 +95,15 @@ def _of_masks(chain: list[Op], taken: list[Op]) -> Op | None:
     if turned and _mixes(turned[0]) and masks:
         turned = _read_before(turned[0]) or turned
     brought = taken if turned and _mixes(turned[0]) and not masks else []
-    return next(iter(brought or turned or taken or summed or masks), None)
+    return next(iter(brought or turned or taken or _emptied(summed) or summed or masks), None)
+
+
+def _emptied(summed: list[Op]) -> list[Op]:
+    """Return the last logarithm of a sum of nothing before what was added up: what it gives is no mask any more.
+
+    Those before it may be meant: what cannot be reached so far has a chance of 0.
+    """
+    return [op for op in ancestors(summed[:1]) if op.empties and not _holds_nan(op)][-1:]
 
 
 def _read_before(op: Op) -> list[Op]:
@@ -108,25 +118,34 @@ def picked(ends: list[Op]) -> Finding | None:
     return None if found is None else Finding(found, "op", len(chain), _phase(found, chain))
 
 
-def raised(ends: list[Op], found: Finding, births: Births | None) -> Finding:
+def raised(ends: list[Op], found: Finding, births: Births | None, step: int) -> Finding:
     """Return where -inf came into the step that is no mask: it was turned to +Inf, or two numbers became NaN by it.
 
-    ``found`` where it is no such -inf, or where nothing of before the first step is known to have computed it.
+    ``found`` where it is no such -inf, or where neither anything of before the first step is known to have computed it
+    nor one line that numpy complained of in this ``step``.
     """
     chain = ancestors(ends) if found.op.born_nan and births is not None else []
     taken = next((op for op in chain if op.outside), None)
     if taken is None or births is None:
         return found
     birth, met = births.of(taken.outside[0].tensor), _meets(found.op, chain)
-    computed = birth is not None and birth.how == OP and (met or any(map(_raises, chain)))
+    harms = met or any(map(_raises, chain))
+    computed = birth is not None and birth.how == OP
+    heard = birth is None and _is_of_this_step(taken, step)
     brought = Finding(taken, "outside", len(chain), taken.spot.phase)
-    return brought if computed or (met and _is_of_a_table(taken, birth)) else found
+    return brought if harms and (computed or heard or (met and _is_of_a_table(taken, birth))) else found
 
 
 def _is_of_a_table(taken: Op, birth: Birth | None) -> bool:
     """Whether one place where numpy made infinities of zeros before the first step leads to what was taken in."""
     at = lines_of(taken.spot.frames if birth is None else birth.call.places)
     return sum(leads(lines_of(one.places), at) is True for one in HEARD.tables) == 1
+
+
+def _is_of_this_step(taken: Op, step: int) -> bool:
+    """Whether one place where numpy made infinities in this very step may be what was taken in."""
+    at = lines_of(taken.spot.frames)
+    return sum(is_maker(one, step, at) for one in HEARD.all()) == 1
 
 
 def _meets(op: Op, chain: list[Op]) -> bool:

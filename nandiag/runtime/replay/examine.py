@@ -21,7 +21,7 @@ from nandiag.runtime.evidence.evaluated import by_call
 from nandiag.runtime.evidence.exchange.buckets import with_buckets
 from nandiag.runtime.evidence.exchange.exchanged import of_rate
 from nandiag.runtime.evidence.given import read_before, with_number
-from nandiag.runtime.evidence.heard import with_heard
+from nandiag.runtime.evidence.heard import as_beside, with_heard
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.evidence.walk import origin
@@ -151,7 +151,7 @@ class Examiner:
             return
         run = functools.partial(self._replay, case, entries, self._mended)
         for number, found in enumerate(further(run, looked.seconds or 0.0, self._capture.step_seconds)):
-            RECORDER.emit(Next(number, found), urgent=True)
+            RECORDER.emit(Next(number, as_beside(found)), urgent=True)
 
     @postponed()
     def examine_handed(self, case: Case) -> Looked | None:

@@ -50,13 +50,26 @@ def test_where_another_line_is_the_origin_no_name_is_guessed(by_hand):
     assert [one.code for one in story.suggestions] == [None]
 
 
-def test_data_that_came_into_a_buffer_by_an_evaluation_are_told_with_that_call(by_hand):
-    line = "val_x[17, 2] = float('inf')"
+def data(by_hand, *, value="inf"):
+    line = f"val_x[17, 2] = float('{value}')"
     facts = {"wrote_by_call": ["a/train.py", 18], "wrote_by_text": "model(x)", "used": False, "by_mode": True}
-    origin = Origin("inf", 0, (0,), 6, phase="data", outputs=(by_hand.fact(posinf=1),), source=line, column=(0, 12))
+    kind = {"nan": 1} if value == "nan" else {"posinf": 1}
+    given = (by_hand.fact(), by_hand.fact(shape=(), **kind))
+    origin = Origin(
+        "nan" if value == "nan" else "inf", 0, (0,), 6, phase="data", op="aten.copy_.default", inputs=given,
+        outputs=(by_hand.fact(**kind),), source=line, column=(0, 12),
+    )  # fmt: skip
     look = Looked("found", "record", 6, source="op", outputs=origin.outputs, facts={**facts, "birth": "op"})
-    story, _ = explain(Facts(origin, "look", look=look))
-    assert story.slug == "data_nonfinite"
+    return explain(Facts(origin, "look", look=look))[0]
+
+
+def test_data_that_came_into_a_buffer_by_an_evaluation_are_told_behind_that_call(by_hand):
+    story = data(by_hand)
+    assert story.slug == "evaluation_in_training"
     assert story.evidence[-1].endswith("without a gradient, in training mode, at train.py:18.")
-    assert [one.code for one in story.suggestions] == ["assert torch.isfinite(val_x).all()", "model.eval()"]
-    assert "only evaluated at train.py:18, call model.eval() before" in story.suggestions[1].text
+    assert [one.code for one in story.suggestions] == ["model.eval()", "assert torch.isfinite(val_x).all()"]
+    assert "only evaluated at train.py:18, call model.eval() before" in story.suggestions[0].text
+
+
+def test_nan_that_the_script_writes_for_what_is_missing_is_not_to_be_found(by_hand):
+    assert [one.code for one in data(by_hand, value="nan").suggestions] == ["model.eval()"]

@@ -364,3 +364,63 @@ w = scores.clamp_min(torch.finfo(scores.dtype).min).softmax(1)"""
 def test_scores_that_are_computed_in_the_line_are_bounded_under_a_name(at, by_hand, line, expression, code):
     facts = at("_softmax", (by_hand.fact(neginf=4),), (by_hand.fact(nan=4),), **placed(line, expression))
     assert advice(facts)[0].code == code
+
+
+# ---------------------------------------------------------------------- NaN that stands for what is missing
+
+
+def missing(at, by_hand, line, shown, mask="bool", *, first=True):
+    given = (by_hand.fact(nan=3), by_hand.fact(zeros=5, dtype=mask))
+    given = given if first else given[::-1]
+    extra = {"masked_nan": True, "masked_at": ["data.py", 9]}
+    facts = at("mul", given, (by_hand.fact(nan=3),), **placed(line, shown), extra=extra)
+    return explain(facts)[1]
+
+
+def test_a_product_with_a_mask_leaves_no_nan_out(at, by_hand):
+    line = "return ((pred - target) ** 2 * mask).sum() / mask.sum()"
+    cause = missing(at, by_hand, line, "(pred - target) ** 2 * mask")
+    assert cause.slug == "masked_infinity"
+    assert cause.evidence == ("0 times NaN is NaN: 3 NaN where the mask is 0", "The NaN was written at data.py:9.")
+    filled = "(torch.where(mask, pred, 0) - torch.where(mask, target, 0)) ** 2 * mask"
+    assert cause.suggestions[0].code == line.replace("(pred - target) ** 2 * mask", filled)
+
+
+@pytest.mark.parametrize(
+    ("shown", "mask", "first", "code"),
+    [
+        ("x * m", "bool", True, "y = torch.where(m, x, 0)"),
+        ("m * x", "float32", False, "y = torch.where(m != 0, x, 0)"),
+        (
+            "w.float() * (a - b)",
+            "float32",
+            False,
+            "(torch.where(w.float() != 0, a, 0) - torch.where(w.float() != 0, b, 0))",
+        ),
+        ("f(x) * m", "bool", True, "target = torch.where(mask, target, 0)"),
+        ("torch.mul(x, m)", "bool", True, "target = torch.where(mask, target, 0)"),
+    ],
+)
+def test_what_the_mask_multiplies_is_filled_where_its_text_tells_what_that_is(at, by_hand, shown, mask, first, code):
+    told = missing(at, by_hand, f"y = {shown}", shown, mask, first=first).suggestions[0].code
+    assert told == code or told.endswith(code)
+
+
+# ---------------------------------------------------------------------- the logarithm of a sum of nothing
+
+
+@pytest.mark.parametrize(
+    ("laid", "code"),
+    [
+        ("s = s.masked_fill(same, -torch.inf)", "n = torch.logsumexp(s, 1)\nn = n.masked_fill(n.isinf(), 0.0)"),
+        ("mask = torch.full((4,), -torch.inf)", "left = scores.isfinite().any(-1)\nscores = scores[left]"),
+    ],
+)
+def test_rows_of_which_a_sum_finds_nothing_are_filled_behind_it_where_no_gradient_is_nan(at, by_hand, laid, code):
+    given = (by_hand.fact(neginf=8), by_hand.fact(neginf=4, shape=(4,)))
+    extra = {"masked_at": ["loss.py", 2], "masked_text": laid}
+    line = "n = torch.logsumexp(s, 1)"
+    cause = explain(at("logsumexp", given[:1], given[1:], **placed(line, "torch.logsumexp(s, 1)"), extra=extra))[1]
+    assert cause.slug == "masked_infinity"
+    assert cause.evidence[0] == "all that logsumexp is taken of is -Inf in places: the mask leaves nothing there"
+    assert cause.suggestions[0].code == code

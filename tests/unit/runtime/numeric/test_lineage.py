@@ -2,6 +2,8 @@
 
 import pytest
 
+from nandiag.events import Looked
+from nandiag.runtime.evidence.heard import as_beside
 from nandiag.runtime.numeric.lineage import leads
 
 
@@ -49,3 +51,9 @@ def test_names_lead_from_a_line_to_another(text, script, told):
 
 def test_what_a_function_keeps_is_not_known(text):
     assert text("def f(a):\n    v = np.log(a)  # made\nr = f(a)  # made\nuse(b)  # to") is None
+
+
+def test_a_line_of_numpys_that_a_further_run_finds_ran_before_the_origin():
+    heard = as_beside(Looked("found", "tape", 3, source="op", facts={"heard": True}))
+    assert heard.facts["beside"] is True
+    assert "beside" not in as_beside(Looked("found", "replay", 3, source="op")).facts

@@ -137,3 +137,60 @@ def test_a_weight_that_is_bad_by_an_array_of_numpys_has_its_line(work, silent, k
     look = worker.looked[0]
     assert look.site.source.endswith("# the line"), look
     assert (look.phase, look.facts["weight_is"], look.facts["heard"]) == ("init", kind, True)
+
+
+class Centred(nn.Module):
+    """Takes its inputs' running mean off them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean.lerp_(x.mean(0), 0.1)
+        return x - self.mean  # the meeting
+
+
+def shards():
+    for step in range(5):
+        counts = np.random.default_rng(step).poisson(40, (8, 3)).astype(np.float32)
+        if step == 3:
+            counts[2, 1] = -1
+        yield torch.from_numpy(np.log1p(counts))  # the line
+
+
+def test_an_infinity_of_a_batch_is_no_mask_where_numpy_made_it_in_this_step_and_numbers_meet_it(work, silent):
+    worker = work(on_anomaly="continue")
+    model = nn.Sequential(Centred(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in shards():
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    look = worker.looked[0]
+    assert (look.step, look.method, look.phase) == (3, "tape", "data"), look
+    assert look.site.source.endswith("# the line"), look
+
+
+class Softmax(nn.Module):
+    """Adds what numpy computed as a mask to its scores, and exponentiates the differences to the maximum."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(3, 3)
+
+    def forward(self, mask):
+        scores = self.scores(torch.ones(3, 3)) + mask
+        return torch.exp(scores - scores.amax(-1, keepdim=True))  # the meeting
+
+
+def test_a_mask_that_numpy_computes_in_each_step_is_one_still(work, silent):
+    worker = work(on_anomaly="continue")
+    model = Softmax()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        mask = np.log(np.tril(np.ones((3, 3), np.float32), k=-1 if step == 2 else 0))
+        model(torch.from_numpy(mask)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert worker.looked[0].site.source.endswith("# the meeting"), worker.looked[0]

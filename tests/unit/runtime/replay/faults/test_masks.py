@@ -270,3 +270,38 @@ def test_an_infinity_for_what_is_missing_is_told_where_it_meets_a_zero(work):
     look = worker.looked[0]
     assert (look.site.op, look.facts["masked_text"].endswith("# laid")) == ("aten.mul.Tensor", True)
     assert "k * s * k" in look.site.source
+
+
+def test_the_logarithm_of_a_sum_of_nothing_is_told_and_not_the_mean_that_it_goes_into(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        scores = model(torch.ones(3, 4))
+        same = torch.eye(3, 4, dtype=torch.bool) | torch.tensor([[step == 1], [False], [False]])
+        rest = torch.logsumexp(scores.masked_fill(same, -torch.inf), 1)  # the sum
+        (rest - scores[:, 0]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    look = worker.looked[0]
+    assert (look.step, look.site.op) == (1, "aten.logsumexp.default"), look
+    assert look.site.source.endswith("# the sum")
+    assert "masked_fill" in look.facts["masked_text"]
+
+
+def test_of_chances_in_turn_the_last_sum_of_nothing_is_told(work):
+    worker = work(on_anomaly="continue")
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(3):
+        chances = torch.zeros(3).masked_fill(torch.tensor([False, True, True]), -torch.inf)
+        stays = torch.eye(3).masked_fill(torch.eye(3) == 0, -torch.inf)
+        for _ in range(3):
+            chances = torch.logsumexp(chances[:, None] + stays, 0)  # two of three cannot be reached
+        reached = (weight + chances)[None].masked_fill(torch.tensor([step == 1, False, False]), -torch.inf)
+        (-torch.logsumexp(reached, 1)).mean().backward()  # the sum
+        optimizer.step()
+        optimizer.zero_grad()
+    look = worker.looked[0]
+    assert look.step == 1, look
+    assert look.site.source.endswith("# the sum")
