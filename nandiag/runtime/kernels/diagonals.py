@@ -17,17 +17,18 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.packed.nested import tensors_in
 
 _FACTORS = ("cholesky", "linalg_cholesky", "linalg_slogdet", "logdet")
-OF_FACTORS = frozenset({"log", "sqrt", "rsqrt"})
+_OF_FACTORS = frozenset({"log", "sqrt", "rsqrt"})
 _MADE_BY = ("LinalgCholeskyEx", "Cholesky")
 _LOOKS = frozenset({"View", "UnsafeView", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Select", "Slice", "Diagonal"})
 _ALSO = frozenset({"Alias", "Clone", "ToCopy", "Transpose", "T", "Permute"})
+_SUMS, _CONSTANTS = frozenset({"Add", "Sub"}), ("_saved_other", "_saved_self")
 _MOST = 200
 # Eigenvalues of more elements would take long; rounding moves them by so many parts of the largest, for each row.
 _MOST_ELEMENTS, _ROUNDS = 1 << 22, 4.0
 
 
 class Weight(NamedTuple):
-    """A weight below 0 on the diagonal of a matrix: what weights add there lowers its eigenvalues by ``lowers`` at most.
+    """A weight below 0 on a matrix's diagonal: what weights add there lowers the eigenvalues by ``lowers`` at most.
 
     The ``least`` of these is not further below 0 than that.
     """
@@ -52,15 +53,7 @@ def below_zero(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object
     """Return which weight below 0 lies on the diagonal of what the op factorises, or is given a factor of."""
     of = words.op(str(op.func)).lstrip("_")
     given = tensors_in(op.words[0])[:1] if op.words is not None and op.spot.node is None else []
-    if not given:
-        return {}
-    if of.startswith(_FACTORS):
-        matrix = given[0]
-    elif of.rstrip("_") in OF_FACTORS:
-        node = _factorised(given[0].grad_fn)
-        matrix = next((one for one in op.factored if node is not None and one.grad_fn is node), None)
-    else:
-        matrix = None
+    matrix = _matrix(op, of, given[0]) if given else None
     if matrix is None:
         return {}
     weight = on_diagonal(matrix)
@@ -70,6 +63,14 @@ def below_zero(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object
     if weight is None or told is None:
         return {}
     return {**weight.told(told), **({} if sure else {"diagonal_if": "shown"})}
+
+
+def _matrix(op: Op, of: str, given: Tensor) -> Tensor | None:
+    """Return what the op ``of`` this name factorises, or of whose factor it was ``given`` a look."""
+    if of.startswith(_FACTORS):
+        return given
+    node = _factorised(given.grad_fn) if of.rstrip("_") in _OF_FACTORS else None
+    return None if node is None else next((one for one in op.factored if one.grad_fn is node), None)
 
 
 def _factorised(node: Any) -> Any:
@@ -128,28 +129,37 @@ def _added(node: Any, *, sure: bool) -> Iterator[_Term]:
     seen = 0
     while waiting and seen < _MOST:
         (node, times), seen = waiting.pop(), seen + 1
-        if node is None:
-            continue
-        kind, before = _kind(node), _before(node)
-        if kind in {"Add", "Sub"}:
-            alpha = getattr(node, "_saved_alpha", 1)
-            other = _product(times, -alpha if kind == "Sub" else alpha)
-            waiting += zip(before, (times, other), strict=False)
-        elif kind in _LOOKS | _ALSO:
-            waiting.append((before[0], times))
-        elif kind == "Div":
-            waiting.append((before[0], _product(times, _number(node, "_saved_other"), by=True)))
-        elif kind == "DiagEmbed" and (leaf := _leaf(before[0])) is not None:
-            yield _Term(leaf, times)
-        elif kind == "Mul":
-            for side, constant in zip(before, ("_saved_other", "_saved_self"), strict=False):
-                number = _number(node, constant)
-                if number is not None and side is not None:
-                    waiting.append((side, _product(times, number)))
-                elif (most := _on_diagonal(node, constant, sure=sure)) is not None and side is not None:
-                    leaf = _leaf(side)
-                    if sure or leaf is not None:
-                        yield _Term(leaf, _product(times, most))
+        if node is not None:
+            waiting += _behind(node, times)
+            yield from _terms(node, times, sure=sure)
+
+
+def _behind(node: Any, times: float | None) -> Iterator[tuple[Any, float | None]]:
+    """Yield the nodes of whose diagonals that of ``node`` is the sum, each with its factor: ``times`` its own."""
+    kind, before = _kind(node), _before(node)
+    if kind in _SUMS:
+        alpha = getattr(node, "_saved_alpha", 1)
+        yield from zip(before, (times, _product(times, -alpha if kind == "Sub" else alpha)), strict=False)
+    elif kind in _LOOKS | _ALSO:
+        yield before[0], times
+    elif kind == "Div":
+        yield before[0], _product(times, _number(node, "_saved_other"), by=True)
+    elif kind == "Mul":
+        numbers = ((side, _number(node, constant)) for side, constant in zip(before, _CONSTANTS, strict=False))
+        yield from ((side, _product(times, number)) for side, number in numbers if number is not None)
+
+
+def _terms(node: Any, times: float | None, *, sure: bool) -> Iterator[_Term]:
+    """Yield what ``node`` itself lays on the diagonal."""
+    kind, before = _kind(node), _before(node)
+    if kind == "DiagEmbed":
+        yield _Term(_leaf(before[0]), times)
+    elif kind == "Mul":
+        for side, constant in zip(before, _CONSTANTS, strict=False):
+            most = None if side is None else _on_diagonal(node, constant, sure=sure)
+            leaf = None if most is None else _leaf(side)
+            if most is not None and (sure or leaf is not None):
+                yield _Term(leaf, _product(times, most))
 
 
 def _leaf(node: Any) -> Tensor | None:
@@ -177,8 +187,9 @@ def _held(node: Any, constant: str) -> Tensor | None:
         held = getattr(node, constant, None)
     except RuntimeError:
         return None
-    plain = type(held) is Tensor and not held.requires_grad and not held.is_complex()
-    return held.detach() if plain and all_there([held]) else None
+    if type(held) is not Tensor or held.requires_grad or held.is_complex() or not all_there([held]):
+        return None
+    return held.detach()
 
 
 def _on_diagonal(node: Any, constant: str, *, sure: bool) -> float | None:

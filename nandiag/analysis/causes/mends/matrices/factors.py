@@ -43,9 +43,9 @@ def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Sugg
     own = name if as_written else f"self.{name.rpartition('.')[2]}"
     text = (
         f"What is added to its diagonal is made of {own}, a weight that nothing keeps above 0, and it is "
-        f"{words.number(0.0 if least is None else least)}. It takes {words.number(lowers)} off the eigenvalues, of which "
-        f"the least is {words.number(below)}. Learn its logarithm: take that of what it begins with, and its exponential "
-        "wherever it is used."
+        f"{words.number(0.0 if least is None else least)}. It takes {words.number(lowers)} off the eigenvalues, of "
+        f"which the least is {words.number(below)}. Learn its logarithm: take that of what it begins with, and its "
+        "exponential wherever it is used."
     )
     return Suggestion(text, f"{own}.data.log_()  # where it is made; {own}.exp() for it elsewhere")
 
