@@ -84,13 +84,14 @@ def on_diagonal(matrix: Tensor, *, sure: bool = True) -> Weight | None:
     """Return the weight below 0 that is added to the diagonal, where ``matrix`` has no factor for that alone.
 
     Not ``sure``: of a product with a constant that a backward has let go of, which may lie beside the diagonal too; it
-    is taken for a unit matrix.
+    is taken for a unit matrix, and for the only one, as what else there is may be anywhere.
     """
     terms = list(_added(matrix.grad_fn, sure=sure))
     lows = [low for term in terms if (low := _low(term)) is not None]
     if not lows or len(lows) < len(terms):
         return None  # what else lies there may well be larger
-    lowest, total = min(zip(lows, terms, strict=True), key=lambda one: one[0])[1], sum(lows)
+    lowest = terms[lows.index(min(lows))]
+    total = sum(lows) if sure else min(lows)
     weight = lowest.weight
     if weight is None or total >= 0 or not (lowest.times or 0.0) > 0:
         return None

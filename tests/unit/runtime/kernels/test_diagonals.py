@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+from nandiag.events import Looked
 from nandiag.runtime.kernels.diagonals import on_diagonal
 
 EYE = torch.eye(3)
@@ -78,7 +80,41 @@ def test_of_two_weights_on_the_diagonal_the_lower_is_named():
 
 def test_a_constant_that_a_backward_let_go_of_is_taken_for_a_unit_matrix_where_that_is_to_be_shown():
     below = weight(-0.1)
-    matrix = flat(weight(0.0)) + below * EYE
+    matrix = weight(1.0) * torch.ones(3, 3) + below * EYE
     matrix.sum().backward()
     assert on_diagonal(matrix) is None
     assert on_diagonal(matrix, sure=False).tensor is below
+
+
+class Covariance(nn.Module):
+    """Takes the factor that ``cholesky_ex`` makes, whatever that says of it."""
+
+    def __init__(self, rest):
+        super().__init__()
+        self.rest = rest
+        self.noise = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self):
+        matrix = self.rest + 0.0 * self.noise + self.noise * EYE
+        other, _ = torch.linalg.cholesky_ex(2.0 * EYE)
+        factor, _ = torch.linalg.cholesky_ex(matrix)
+        return (factor.diagonal() * other.diagonal()).sum() * 0.0 + factor.diagonal().log().sum()
+
+
+@pytest.mark.parametrize(("below", "told"), [(0.0, True), (-2.0, False)])
+def test_the_matrix_is_asked_whose_factor_a_logarithm_was_given(work, below, told):
+    worker = work()
+    model = Covariance(torch.ones(3, 3) + torch.diag(torch.tensor([0.0, 0.0, 2.0])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        if step == 3:
+            with torch.no_grad():
+                model.noise.fill_(-1e-2)
+                model.rest[0, 0] += below
+        optimizer.zero_grad()
+        model().backward()
+        optimizer.step()
+    (look,) = [one for one in worker.events(Looked) if one.outcome == "found"]
+    assert (look.step, look.site.op) == (3, "aten.log.default")
+    assert look.facts.get("diagonal") == (["noise", pytest.approx(-0.01)] if told else None)
+    assert not told or look.facts["diagonal_least"] == pytest.approx([-0.01, 0.01], abs=1e-5)
