@@ -80,7 +80,7 @@ class Thresholds:
     zero_gradients: int = _limit(
         10,
         "Steps in a row with gradients of 0, all of them, while the loss is not 0; ten times as many where they were "
-        "never anything else; 0: never.",
+        "never anything else, and twice as many each time that it was told; 0: never.",
     )
     unchanged_every: int = _limit(100, "Steps between two looks at whether updates change the weights; 0: never.")
 

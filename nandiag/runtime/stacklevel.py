@@ -2,6 +2,8 @@
 
 Python counts frames outwards to find the line that is warned of (``stacklevel``), and remembers in that line's module
 what was shown: with frames of ours between it would come to others, and show too much or too little.
+
+Here before torch is, for a script may take ``warn`` by its name before that, once for all (``from warnings import``).
 """
 
 from __future__ import annotations
@@ -11,45 +13,78 @@ import sys
 import warnings
 from collections.abc import Callable
 from itertools import chain, islice
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
-import torch
-
-from nandiag.runtime.frames import is_ours
 from nandiag.runtime.guard import disarm
-from nandiag.runtime.tracebacks import outwards, pass_on
+from nandiag.runtime.tracebacks import is_own, outwards, pass_on
 
 _BEYOND = 1 << 20  # more than there are frames: Python warns of the end of the stack then
 _SCRIPTED: list[Callable[..., Any]] = []  # TorchScript knows them by ids, which others have once they are gone
+_EARLY: list[Callable[..., Any]] = []  # the wrap that is there since before torch
+_NONE = object()
+_KNOWN = frozenset({"skip_file_prefixes"})
 
 
-def install() -> None:
-    """Wrap ``warnings.warn``, and what shows those that C code gives, which are of the innermost frame."""
-    _wrap_warn()
+def begin() -> None:
+    """Wrap ``warnings.warn`` where torch may not have been imported yet."""
+    if not _EARLY:
+        _EARLY.append(_wrap(warnings.warn))
+        warnings.warn = _EARLY[0]
+
+
+def install(torch: ModuleType) -> None:
+    """Have ``torch`` know the wrap, and wrap what shows the warnings that C code gives: of the innermost frame."""
+    global _is_compiling  # noqa: PLW0603 - a function of torch's, which Dynamo knows
+    _is_compiling = torch.compiler.is_compiling
+    wrap = _EARLY[0] if _EARLY else _wrap(warnings.warn)
+    known = _is_scripted_as(torch, wrap, "aten::warn")
+    if known and not _EARLY:
+        warnings.warn = wrap
+    elif not known and warnings.warn is wrap:
+        warnings.warn = wrap.__wrapped__  # type: ignore[attr-defined]
     _wrap_show()
 
 
-def _wrap_warn() -> None:
-    original = warnings.warn
+def _is_compiling() -> bool:
+    return False
 
+
+def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+    def warn(
+        message: Any = _NONE, category: Any = None, stacklevel: int = 1, source: Any = None, *more: Any, **kwargs: Any
+    ) -> Any:
+        if _is_compiling():
             return original(message, category, stacklevel + 1, source, **kwargs)
+        if message is _NONE:
+            return _refused(original, **kwargs)
+        if more:
+            return _refused(original, message, category, stacklevel, source, *more, **kwargs)
+        if not _KNOWN.issuperset(kwargs):
+            return _refused(original, message, **kwargs)
         level = _level(stacklevel, sys._getframe(1), kwargs.get("skip_file_prefixes", ()))
         try:
             original(message, category, level, source, **kwargs)
         except BaseException as error:  # a filter of the script's makes an error of it
             pass_on(error)
             raise
+        return None
 
     warn.__module__ = "warnings"  # by which it is pickled
-    if _is_scripted_as(warn, "aten::warn"):
-        warnings.warn = warn
+    return warn
 
 
-def _is_scripted_as(function: Callable[..., Any], name: str) -> bool:
+def _refused(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Have Python say in its own words what is wrong with such a call."""
+    try:
+        return original(*args, **kwargs)
+    except TypeError as error:
+        pass_on(error)
+        raise
+
+
+def _is_scripted_as(torch: ModuleType, function: Callable[..., Any], name: str) -> bool:
     """Have TorchScript take ``function`` for an op of its own, as it takes what is wrapped; False where it cannot."""
     register = getattr(getattr(torch.jit, "_builtins", None), "_register_builtin", None)
     if register is None:
@@ -92,7 +127,7 @@ def _wrap_show() -> None:
         return
 
     def show(message: Any) -> None:
-        if is_ours(message.filename) and _is_told_again(message, sys._getframe(1)):
+        if is_own(message.filename) and _is_told_again(message, sys._getframe(1)):
             return
         original(message)
 

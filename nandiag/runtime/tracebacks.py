@@ -25,6 +25,11 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _HANDS_OVER = "handle_torch_function"
 
 
+def is_own(filename: str) -> bool:
+    """Tell whether a file is one of ours, as ``frames.is_ours`` does where torch is."""
+    return filename.startswith(_OURS)
+
+
 def hide_own_frames(error: BaseException) -> None:
     """Take our wraps off the tracebacks of ``error`` and of those it came from.
 

@@ -153,14 +153,19 @@ def _gradients_zero(warned: Warned) -> str:
     before = _value(warned, "before")
     clip = f" once they are clipped (their norm was {_number(warned, 'before')} before)" if before else ""
     loss = f"the loss is {_number(warned, 'loss')}"
-    return f"all gradients of {who} are exactly 0{clip}, for {many} steps in a row, while {loss}: nothing is trained"
+    said = f"all gradients of {who} are exactly 0{clip}, for {many} steps in a row, while {loss}"
+    return f"{said}: these steps trained nothing"
 
 
 def _weights_unchanged(warned: Warned) -> str:
     tensors, numel = (int(_value(warned, key) or 0) for key in ("tensors", "numel"))
     name = warned.name or "a parameter"
     which = name if tensors < 2 else f"{name} and {tensors - 1} more"
-    looked = f"{which} ({words.count(numel, 'value')}, {warned.facts.get('dtype', 'floats')})"
+    trained = int(_value(warned, "of") or 0)
+    values = (
+        words.count(numel, "value") if numel >= trained else f"looked at {numel:,} of {words.count(trained, 'value')}"
+    )
+    looked = f"{which} ({values}, {warned.facts.get('dtype', 'floats')})"
     by = f"the gradient norm is {_number(warned, 'norm')}, the learning rate {_number(warned, 'lr')}"
     who = warned.facts.get("optimizer", "the optimizer")
     return f"{words.count(int(_value(warned, 'steps') or 0), 'update')} of {who} in a row did not change {looked}: {by}"

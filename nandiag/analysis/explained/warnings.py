@@ -185,10 +185,16 @@ EXPLAIN = (
     ),
     Explanation(
         slug="gradients_zero",
-        what="All gradients of an optimizer are exactly 0, for many steps in a row, and the loss is not. Nothing is "
-        "trained, while the log looks calm. A clip by a norm that is infinite multiplies them by 0; a model whose "
-        "units are all dead, a loss cut off at a limit, or half precision that rounds them to 0 have the same look.",
-        looks=("Rank 0, step 13: all gradients of SGD are exactly 0, for 10 steps in a row, while the loss is 48.2.",),
+        what="All gradients of an optimizer are exactly 0, for many steps in a row, and the loss is not. Such steps "
+        "train nothing, while the log looks calm. A clip by a norm that is infinite multiplies them by 0; a model "
+        "whose units are all dead, a loss cut off at a limit, or half precision that rounds them to 0 have the same "
+        "look. A phase may rest by design (free bits, no reward yet): then it is told ever more seldom.",
+        looks=(
+            (
+                "Rank 0, step 13: all gradients of SGD are exactly 0, for 10 steps in a row, while the loss is 48.2: "
+                "these steps trained nothing."
+            ),
+        ),
         fix=(
             Suggestion(
                 "Take the norm that gradients are clipped by in float32, and look whether it is finite.",

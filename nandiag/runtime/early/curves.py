@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nandiag.runtime.early.usual import quarter, usual, usual_logarithm
@@ -24,6 +25,7 @@ _BEYOND_PROGRESS = 3.0
 _OF_PROGRESS = 0.25
 _NORM_WITH_LOSS = 4.0
 _NEAR = 2
+_SCALED = 100.0
 
 Found = tuple[str, dict[str, object]]
 
@@ -239,6 +241,16 @@ class Curves:
             return None
         return Calm(steps, losses.low, norms.peak, (growth.loss, growth.norm))
 
+    def _is_scaled(self) -> bool:
+        """Whether the loss has grown by orders of magnitude all along, and no gradient with it: the script scales it.
+
+        A scale of its own that grows, taken out again before the update, makes of each step the largest loss so far.
+        """
+        losses, norms = list(self._losses.window), list(self._norms.window)
+        if len(norms) < _FIRST or _grown(losses, steadily=True) < _SCALED:
+            return False
+        return 0.0 < _grown(norms, steadily=False) < _LOSS_GREW
+
     def _add(self, loss: float | None, norm: float | None) -> list[Found]:
         loss = loss if loss is not None and math.isfinite(loss) else None
         norm = norm if norm is not None and math.isfinite(norm) else None
@@ -246,12 +258,22 @@ class Curves:
         if loss is not None:
             known = self._norms
             jumps = norm is not None and norm > max(_NORM_WITH_LOSS * known.peak, 2.0 * known.start)
-            found.append(self._losses.add(loss, norm_jumps=jumps))
+            spike = self._losses.add(loss, norm_jumps=jumps)
+            found.append(None if spike is not None and self._is_scaled() else spike)
             if norm is not None:
                 found.append(self._growth.add(norm, loss))
         if norm is not None:
             found.append(self._norms.add(norm))
         return [one for one in found if one is not None]
+
+
+def _grown(values: Sequence[float], *, steadily: bool) -> float:
+    """Return by how much the last quarter lies above the first; ``steadily``: 0 where one does not double the last."""
+    size = max(1, len(values) // 4)
+    medians = [usual(values[size * part : size * (part + 1)]).median for part in range(4)]
+    if min(medians) <= 0.0 or (steadily and any(2.0 * one > other for one, other in pairwise(medians))):
+        return 0.0
+    return medians[-1] / medians[0]
 
 
 def _next(seen: int) -> int:

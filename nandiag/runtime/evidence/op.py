@@ -74,7 +74,8 @@ class Op:
     digits without which it would not have broken. ``apart``: it may be what a tensor subclass (DTensor) made of an op
     of its own, behind autograd: what goes in has no gradient there. A collective is ``through`` where an op has written
     since into what it writes, or has waited for it. ``elsewhere``: it was given bad values besides, at indices where
-    nothing bad came of them; ``inputs`` holds none of these.
+    nothing bad came of them; ``inputs`` holds none of these. ``factored`` are the matrices that had a Cholesky factor
+    made last.
     """
 
     index: int
@@ -95,6 +96,7 @@ class Op:
     apart: bool = False
     through: bool = False
     elsewhere: bool = False
+    factored: tuple[Tensor, ...] = ()
 
     @property
     def born(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import sys
 
 from nandiag import settings
+from nandiag.runtime import stacklevel
 from nandiag.runtime.inject import ending
 from nandiag.runtime.inject.after_import import after_import, forget
 from nandiag.runtime.inject.process import Kind, end_with_launcher, kind
@@ -32,6 +33,8 @@ def boot(how: str) -> None:
     os.register_at_fork(after_in_child=_forked)
     ending.install()
     atexit.register(ending.at_exit)
+    with contextlib.suppress(Exception):
+        stacklevel.begin()
     after_import(_TORCH, _arm)
 
 

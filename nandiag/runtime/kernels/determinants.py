@@ -1,8 +1,13 @@
-"""``logdet``, which no dispatcher sees: of a determinant below 0 it lays NaN by an op without a tensor (worker)."""
+"""What an op was given the factors of: a matrix, whose logdet no dispatcher sees, or that has none (worker).
+
+``logdet`` lays NaN of a determinant below 0 by an op without a tensor; ``cholesky_ex`` says in its second output alone
+that the factor is none, and its diagonal's logarithm breaks.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import torch
@@ -10,27 +15,34 @@ from torch import Tensor
 
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.tape.packed.nested import tensors_in
 
 # More elements would take long, and rounding alone turns a symmetric one by no more than so many parts of its size.
 _MOST, _TURNED = 1 << 22, 1e-5
+_CHOLESKY, _FEW = frozenset({"aten::linalg_cholesky_ex", "aten::cholesky"}), 4
 
 
 class Determinants:
-    """Tells an op that lays NaN as the ``logdet`` that it is a part of, with the matrix that this was given."""
+    """Tells an op that lays NaN as the ``logdet`` that it is a part of, and any that breaks what was factorised."""
 
     def __init__(self) -> None:
         self._newest: Op | None = None
+        self._factored: deque[Tensor] = deque(maxlen=_FEW)
 
     def ran(self, op: Op) -> None:
         """An op of the replay ran: the determinant's sign and size are those that ``logdet`` is made of."""
         if op.func._schema.name == "aten::_linalg_slogdet":
             self._newest = op
+        elif op.func._schema.name in _CHOLESKY and op.words is not None:
+            self._factored += tensors_in(op.words[0])[:1]
 
     def laid(self, op: Op) -> None:
         """What ``op`` made is bad: within the one call of the script it is what ``logdet`` makes of its matrix."""
         newest = self._newest
         if newest is not None and _lays_nan(op) and newest.spot.frames == op.spot.frames:
             op.func, op.words, self._newest = torch.ops.aten.logdet.default, newest.words, None
+        elif self._factored and op.born:
+            op.factored = tuple(self._factored)
 
 
 def _lays_nan(op: Op) -> bool:

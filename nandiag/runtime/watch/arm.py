@@ -118,7 +118,7 @@ def _hear_numpy(capture: Capture) -> None:
         return warned.BEFORE if capture.births is not None and not capture.births.prelude.shut else capture.tape.step
 
     warned.install(step)
-    stacklevel.install()
+    stacklevel.install(torch)
     ear.install(sys.modules.get("numpy"))
     watch_fetches()
     Objects(capture).watch()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime import tracebacks
+from nandiag.runtime import stacklevel, tracebacks
 
 
 class Model(nn.Module):
@@ -135,11 +135,49 @@ def test_what_torchscript_knows_by_its_id_lives_on_when_it_is_taken_off(work, mo
     assert wrap() is not None  # else another function of that id would be taken for a warning
 
 
-@pytest.mark.parametrize("wrong", [{"stacklevel": "two"}, {"category": int}, {"stacklevel": 10**30}])
-def test_what_warn_does_not_take_it_still_does_not(wrong, work):
+WRONG = [
+    (["wrong"], {"stacklevel": "two"}), (["wrong"], {"category": int}), (["wrong"], {"stacklevel": 10**30}),
+    (["wrong"], {"foo": 1}), ([], {}), ([], {"foo": 1}), ([], {"category": UserWarning}),
+    (["wrong", None, 1, None, 5], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "named"), WRONG)
+def test_what_warn_does_not_take_it_still_does_not(given, named, work):
     with pytest.raises((TypeError, OverflowError)) as plain:
-        warnings.warn("wrong", **wrong)
+        warnings.warn(*given, **named)
     work()
     with pytest.raises(type(plain.value)) as caught:
-        warnings.warn("wrong", **wrong)
+        warnings.warn(*given, **named)
     assert str(caught.value) == str(plain.value)
+    assert "in _refused" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_was_taken_by_its_name_before_torch_was_there_is_told_of_the_same_line(work, monkeypatch):
+    def begin():
+        monkeypatch.setattr(stacklevel, "_EARLY", [])
+        stacklevel.begin()
+        monkeypatch.setitem(globals(), "early", warnings.warn)
+        work()
+        assert warnings.warn is early
+
+    told = []
+    for before in (lambda: None, begin):
+        before()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            Early()(torch.ones(2))
+        told.append([(one.filename, one.lineno) for one in seen])
+    assert told[0] == told[1]
+
+
+early = warnings.warn
+
+
+class Early(nn.Module):
+    """Warns by a name of its own."""
+
+    def forward(self, x):
+        for level in range(1, 7):
+            early("early", UserWarning, level)
+        return x

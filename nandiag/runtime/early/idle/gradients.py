@@ -26,6 +26,7 @@ class ZeroGradients:
         self._warner = warner
         self._most = warner.limits.zero_gradients
         self._run = self._due = 0
+        self._times = 1  # twice as large each time that it was told: a phase may rest again and again
         self._largest = 0.0
         self._ever = False  # gradients were seen that were not 0
 
@@ -51,9 +52,9 @@ class ZeroGradients:
         if self._run == 1:
             # Where none was ever there, nothing may be to be learnt yet: no reward, a term at its floor.
             self._due = self._most if self._ever or step.grad_norm else _PATIENT * self._most
-        if self._run < self._due:
+        if self._run < self._times * self._due:
             return
-        self._due *= 2
+        self._times *= 2
         if _are_zero(optimizer):
             facts: dict[str, object] = {
                 "steps": self._run, "loss": step.loss, "optimizer": type(optimizer).__name__, "before": step.grad_norm,

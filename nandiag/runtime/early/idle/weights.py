@@ -1,9 +1,9 @@
 """Weights that updates leave as they were, to the bit, though gradients and rate are as large as ever (worker).
 
 A denominator at infinity does that (a beta2 of 1 in mid-run), a second moment that has overflowed, or updates that
-half precision rounds to nothing. Every so many steps, and where an optimizer is told other numbers, some weights are
-kept and compared with what they are behind its update: as a rule all is over with that. What the script itself puts
-back before the next one (a clamp, a task that begins anew) is no matter of the update.
+half precision rounds to nothing. Every so many steps, and where an optimizer is told other numbers, some of its largest
+weights, or slices of them, are kept and compared with what they are behind its update: as a rule all is over with that.
+What the script itself puts back before the next one (a clamp, a task that begins anew) is no matter of the update.
 """
 
 from __future__ import annotations
@@ -32,18 +32,31 @@ Name = Callable[[Tensor, Any], str]
 
 
 class Kept(NamedTuple):
-    """Who returns a weight, and a copy of what this rank held of it."""
+    """Who returns a weight, and a copy of what this rank held of it: of each dimension what lies ``steps`` apart."""
 
     weight: Callable[[], Tensor | None]
     copy: Tensor
+    shape: torch.Size
+    steps: tuple[int, ...]
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """Return the same slice of what this rank holds of the weight, or of its gradient, None where it has none."""
+        data = local(tensor)
+        if data is None or data.shape != self.shape or data.device != self.copy.device:
+            return None
+        return _sliced(data, self.steps)
 
 
 class Probe:
-    """Weights of one optimizer as they were in a step; ``same`` is in how many since they were found to be the same."""
+    """Weights of one optimizer as they were in a step; ``same`` is in how many since they were found to be the same.
 
-    def __init__(self, optimizer: Any, kept: list[Kept], step: int) -> None:
+    ``trained`` is how many values it trains, those that are not looked at too.
+    """
+
+    def __init__(self, optimizer: Any, kept: list[Kept], trained: int, step: int) -> None:
         self.of = weakref.ref(optimizer)
         self.kept = kept
+        self.trained = trained
         self.last = step
         self.asked = self.same = 0
         self.asks, self.differs = True, False  # asks: the update that comes next is one to ask of
@@ -97,10 +110,10 @@ class UnchangedWeights:
 
     def _begin(self, optimizer: Any, step: Step, slow: float) -> None:
         with quiet():
-            kept = _keep(optimizer, slow)
+            kept, trained = _keep(optimizer, slow)
         self._last = weakref.ref(optimizer)
         if kept:
-            self.probe, self.due = Probe(optimizer, kept, step.step), step.step
+            self.probe, self.due = Probe(optimizer, kept, trained, step.step), step.step
         else:
             self._end(step.step)
 
@@ -138,32 +151,56 @@ class UnchangedWeights:
 
     def _say(self, probe: Probe, optimizer: Any, step: Step) -> None:
         with quiet():
-            moved = [weight for kept in probe.kept if (weight := kept.weight()) is not None and _has_gradient(weight)]
-        if not moved:
+            known = [(kept, weight) for kept in probe.kept if (weight := kept.weight()) is not None]
+            moved = [(kept, weight) for kept, weight in known if _has_gradient(kept, weight)]
+        # Of what few values are given a gradient (an embedding) those that move may be others than are looked at.
+        if 2 * sum(kept.shape.numel() for kept, _ in moved) <= sum(kept.shape.numel() for kept in probe.kept):
             return
+        first = moved[0][1]
         facts: dict[str, object] = {
             "steps": probe.same, "norm": step.grad_norm, "lr": step.lr, "optimizer": type(optimizer).__name__,
-            "tensors": len(moved), "numel": sum(map(Tensor.numel, moved)),
-            "dtype": str(moved[0].dtype).removeprefix("torch."),
+            "tensors": len(moved), "numel": sum(kept.copy.numel() for kept, _ in moved), "of": probe.trained,
+            "dtype": str(first.dtype).removeprefix("torch."),
         }  # fmt: skip
-        self._warner.say(("weights_unchanged", facts), step.step, self._name(moved[0], optimizer))
+        self._warner.say(("weights_unchanged", facts), step.step, self._name(first, optimizer))
 
 
-def _keep(optimizer: Any, slow: float) -> list[Kept]:
-    """Return some weights that the next updates should change: what rests, or has a far smaller rate, is left out."""
-    kept: list[Kept] = []
-    left = _MOST_ELEMENTS
+def _keep(optimizer: Any, slow: float) -> tuple[list[Kept], int]:
+    """Return some weights that the next updates should change, the largest first, and how many values all have.
+
+    What rests, or has a far smaller rate, is none of these. Each is given a share of what may be kept.
+    """
     of = weakref.ref(optimizer)
+    found: list[tuple[Callable[[], Tensor | None], Tensor]] = []
     for number, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if not isinstance(rate, float | int | Tensor) or (not isinstance(rate, Tensor) and rate <= slow):
             continue
         for index, weight in enumerate(group["params"]):
             data = local(weight) if weight.requires_grad and weight.grad is not None else None
-            if data is not None and data.numel() <= left and len(kept) < _MOST_TENSORS:
-                left -= data.numel()
-                kept.append(Kept(partial(_at, of, number, index), data.clone()))
-    return kept
+            if data is not None:
+                found.append((partial(_at, of, number, index), data))
+    found.sort(key=lambda one: one[1].numel(), reverse=True)
+    kept: list[Kept] = []
+    left = _MOST_ELEMENTS
+    for place, (weight, data) in reversed([*enumerate(found[:_MOST_TENSORS])]):  # what small ones leave is the others'
+        steps = _steps(data, max(1, left // (place + 1)))
+        kept.append(Kept(weight, _sliced(data, steps).clone(), data.shape, steps))
+        left -= kept[-1].copy.numel()
+    return kept[::-1], sum(data.numel() for _, data in found)
+
+
+def _steps(data: Tensor, most: int) -> tuple[int, ...]:
+    """Return how far apart what is looked at lies in each dimension, for about so many elements; () for all of them."""
+    numel, steps = data.numel(), []
+    for size in data.shape if numel > most else ():
+        steps.append(min(size, -(-numel // most)))
+        numel = numel // size * -(-size // steps[-1])
+    return tuple(steps)
+
+
+def _sliced(data: Tensor, steps: tuple[int, ...]) -> Tensor:
+    return data[tuple(slice(None, None, step) for step in steps)] if steps else data
 
 
 def _at(of: Callable[[], Any], group: int, index: int) -> Tensor | None:
@@ -179,21 +216,27 @@ def _at(of: Callable[[], Any], group: int, index: int) -> Tensor | None:
 def _compared(kept: list[Kept]) -> list[Tensor]:
     """Return for each device whether all is as it was, as 0-d tensors; none where a weight is gone."""
     same: dict[torch.device, list[Tensor]] = {}
-    for weight, copy in kept:
-        held = weight()
-        data = local(held) if held is not None else None
-        if data is None or data.shape != copy.shape or data.device != copy.device:
+    for one in kept:
+        held = one.weight()
+        data = one.of(held) if held is not None else None
+        if data is None:
             return []
-        found = (data == copy).all()
+        found = (data == one.copy).all()
         if data.is_cpu and not found.item():
             return [found]  # as a rule, at the first of them
         same.setdefault(data.device, []).append(found)
-    return [torch.stack(one).all() for one in same.values()]
+    return [torch.stack(found).all() for found in same.values()]
 
 
-def _has_gradient(weight: Tensor) -> bool:
-    data = local(weight.grad) if weight.grad is not None else None
-    return data is not None and bool(data.any())
+def _has_gradient(kept: Kept, weight: Tensor) -> bool:
+    """Whether there is a gradient that is not 0; of a slice, where that is so of the most of it."""
+    if weight.grad is None:
+        return False
+    if not kept.steps:
+        data = local(weight.grad)
+        return data is not None and bool(data.any())
+    data = kept.of(weight.grad)
+    return data is not None and 2 * int(data.count_nonzero()) > data.numel()
 
 
 def _nobody() -> None:

@@ -54,14 +54,14 @@ def refused_matrix(error: BaseException, given: Sequence[Tensor]) -> dict[str, o
 
 def _learnt(live: FrameType, tensor: Tensor | None) -> dict[str, object]:
     """Return the weight below 0 that the script adds to the diagonal, as the function of ``live`` calls it."""
-    weight = None if tensor is None else on_diagonal(tensor.grad_fn)
+    weight = None if tensor is None else on_diagonal(tensor)
     if weight is None:
         return {}
     for name, thing in tuple(live.f_locals.items()):
         own = [(name, thing), *((f"{name}.{of}", one) for of, one in _weights(thing))]
-        told = next((text for text, one in own if one is weight), None)
+        told = next((text for text, one in own if one is weight.tensor), None)
         if told is not None:
-            return {"diagonal": [told, float(weight.detach().min())]}
+            return weight.told(told)
     return {}
 
 

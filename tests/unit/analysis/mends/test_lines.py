@@ -133,9 +133,10 @@ def test_the_few_weights_that_are_below_0_are_learnt_as_logarithms(at, by_hand, 
 def test_a_weight_below_0_on_the_diagonal_of_a_matrix_is_learnt_as_a_logarithm(at, by_hand):
     made_by = ["DiagonalBackward0", "LinalgCholeskyExBackward0", "AddBackward0"]
     facts = at("log", (by_hand.fact(min=-0.003),), (by_hand.fact(nan=1),), **placed("y = L.log()", "L.log()"),
-               extra={"of_weights": True, "made_by": made_by, "diagonal": ["gp.noise", -0.0048]})  # fmt: skip
+               extra={"of_weights": True, "made_by": made_by, "diagonal": ["gp.noise", -0.0048],
+                      "diagonal_least": [-0.0047, 0.0048]})  # fmt: skip
     (told,) = advice(facts)
-    assert "is -0.0048" in told.text
+    assert "is -0.0048. It takes 0.0048 off the eigenvalues, of which the least is -0.0047." in told.text
     assert told.code == "self.noise.data.log_()  # where it is made; self.noise.exp() for it elsewhere"
     look = replace(facts.look, facts={**facts.extra, "diagonal_if": "shown"})
     unsure = replace(facts, look=look)

@@ -105,6 +105,23 @@ def test_what_a_spike_is_said_to_be_is_true():
     assert facts == [{"norm": 70.0, "largest": 2.0, "median": pytest.approx(2.0), "steps": 200}]
 
 
+def scaled(rng, steps, factor, every, grows=0.0):
+    """Return a loss that the script multiplies by a scale of its own, whose gradients it divides by that again."""
+    for step in range(steps):
+        scale = factor ** (step // every)
+        yield (1.0 + rng.random()) * scale, (1.0 + rng.random()) * scale**grows
+
+
+@pytest.mark.parametrize(("factor", "every"), [(8.0, 1), (2.0, 1), (2.0, 2), (8.0, 4), (1.3, 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_the_script_scales_up_is_no_spike(factor, every, seed):
+    assert warned(scaled(seeded(seed), 100, factor, every)) == []
+
+
+def test_a_loss_that_rises_with_its_gradients_all_along_is_told():
+    assert "loss_spike" in {slug for _, slug in warned(scaled(seeded(1), 100, 8.0, 1, grows=0.1))}
+
+
 # ---------------------------------------------------------------------------------------------------- learning rate
 
 

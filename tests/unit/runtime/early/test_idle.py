@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from nandiag.analysis.early import line
-from nandiag.events import Warned
+from nandiag.events import ProbeDark, Warned
+from nandiag.runtime.early.idle import weights
 from nandiag.settings import Thresholds
 
 IDLE = ("gradients_zero", "weights_unchanged")
@@ -164,3 +165,66 @@ def test_where_no_gradient_was_ever_there_it_is_told_only_after_long(work):
         (model(torch.ones(4, 6)).square().mean() * 0.0 + 1.0).backward()
         optimizer.step()
     assert [(one.slug, one.step) for one in warned(worker)] == [("gradients_zero", 99)]
+
+
+def test_phases_that_rest_again_and_again_are_told_ever_more_seldom(work):
+    worker = work()
+
+    def rests(step, model):
+        clipped_by_infinity(20 if step % 20 > 8 else 0, model)
+
+    train(300, spoil=rests)
+    assert [one.step for one in warned(worker)] == [18]
+
+
+class Scaled(nn.Module):
+    """A layer whose weights bfloat16 keeps near 0, and scales at 1 that it rounds each update of to nothing."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, size, dtype=torch.bfloat16) * 1e-3)
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(size, dtype=torch.bfloat16)) for _ in range(3)])
+
+    def forward(self, x):
+        for scale in self.scales:
+            x = x * scale
+        return x + x @ self.weight
+
+
+def learn(module, steps, lr, *, make=torch.optim.AdamW, rows=None):
+    optimizer = make(module.parameters(), lr=lr)
+    for step in range(steps):
+        x = torch.randn(8, 64, dtype=torch.bfloat16) if rows is None else rows(step)
+        optimizer.zero_grad()
+        (module(x).float() - 1.0).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1024, 100, 3])
+def test_what_does_not_fit_is_looked_at_in_part(work, monkeypatch, most):
+    monkeypatch.setattr(weights, "_MOST_ELEMENTS", most)
+    worker = work(thresholds=Thresholds(unchanged_every=4))
+    learn(Scaled(64), 30, 1e-5)
+    assert (worker.events(ProbeDark), warned(worker)) == ([], [])
+    if most > 3:
+        learn(Scaled(64), 30, 1e-9)
+        (found, *_) = warned(worker)
+        share = "4,288 values" if most > 1024 else f"looked at {found.facts['numel']:,} of 4,288 values"
+        assert 0.5 * most <= found.facts["numel"] <= most or most > 4288
+        assert f"did not change weight and 3 more ({share}, bfloat16)" in line(0, found)
+
+
+def test_an_embedding_that_few_rows_are_used_of_is_silent(work, monkeypatch):
+    monkeypatch.setattr(weights, "_MOST_ELEMENTS", 64)
+    worker = work(thresholds=Thresholds(unchanged_every=4))
+    learn(nn.Embedding(400, 4), 60, 0.1, make=torch.optim.SGD, rows=lambda step: torch.tensor([17 * step % 400]))
+    assert (worker.events(ProbeDark), warned(worker)) == ([], [])
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (1100, 30), (3, 5000), (2, 3, 4, 50), (100_000,)])
+@pytest.mark.parametrize("most", [1, 10, 1000])
+def test_a_slice_has_about_as_many_elements_as_it_may(shape, most):
+    data = torch.arange(max(1, torch.Size(shape).numel())).view(shape)
+    taken = weights._sliced(data, weights._steps(data, most))
+    assert min(data.numel(), most) / 2 < taken.numel() <= most or taken.numel() == data.numel() <= most
+    assert taken.unique().numel() == taken.numel()

@@ -186,6 +186,19 @@ def dirichlet(x):
 
 
 def test_a_weight_below_0_on_the_diagonal_of_a_refused_matrix_is_named(work):
-    (one,) = told(work, learnt_factor, torch.tensor([0.0, 1.0, 1.0]))
+    (one,) = told(work, learnt_factor, torch.tensor([[0.0], [1.0], [1.0]]))
     name, least = one.facts["diagonal"]
     assert (name, round(least, 6)) == ("net.noise", -0.1)
+    assert one.facts["diagonal_least"] == pytest.approx([-0.1, 0.1], abs=1e-5)
+
+
+def test_a_weight_that_is_as_good_as_0_is_not_blamed_for_a_refused_matrix(work):
+    (one,) = told(work, hardly_learnt_factor, torch.tensor([[0.0], [1.0], [1.0]]))
+    assert one.facts["least"] == pytest.approx(-0.5001, abs=1e-5)
+    assert "diagonal" not in one.facts
+
+
+def hardly_learnt_factor(x):
+    noise = torch.tensor(-1e-4, requires_grad=True)
+    matrix = kernel(x) - 0.5 * torch.eye(len(x)) + noise * torch.eye(len(x))
+    return torch.linalg.cholesky(matrix)

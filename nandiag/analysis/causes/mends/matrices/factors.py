@@ -27,17 +27,25 @@ _CODE = (
 def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Suggestion | None:
     """Say how to learn what is added to a matrix's diagonal where that is a weight below 0: no jitter mends that.
 
-    ``as_written``: its name is known as the script writes it, else as the model has it.
+    Only where the matrix has no factor for that alone. ``as_written``: its name is known as the script writes it, else
+    as the model has it.
     """
     told = known.get("diagonal")
     if not isinstance(told, list | tuple) or len(told) != _PAIR:
         return None
     name, least = str(told[0]), words.as_number(told[1])
+    seen = known.get("diagonal_least")
+    below, lowers = (
+        map(words.as_number, seen) if isinstance(seen, list | tuple) and len(seen) == _PAIR else (None, None)
+    )
+    if below is None or lowers is None:
+        return None  # it may be of no matter
     own = name if as_written else f"self.{name.rpartition('.')[2]}"
     text = (
         f"What is added to its diagonal is made of {own}, a weight that nothing keeps above 0, and it is "
-        f"{words.number(0.0 if least is None else least)}: such a matrix is no covariance, whatever else it is made "
-        "of. Learn its logarithm: take that of what it begins with, and its exponential wherever it is used."
+        f"{words.number(0.0 if least is None else least)}. It takes {words.number(lowers)} off the eigenvalues, of "
+        f"which the least is {words.number(below)}. Learn its logarithm: take that of what it begins with, and its "
+        "exponential wherever it is used."
     )
     return Suggestion(text, f"{own}.data.log_()  # where it is made; {own}.exp() for it elsewhere")
 
