@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.guard import AnomalyStop
-from nandiag.runtime.watch.borders import Behind
+from nandiag.runtime.watch.behind.behind import Behind
 from nandiag.runtime.watch.clock import Clock
 
 
