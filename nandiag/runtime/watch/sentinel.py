@@ -246,7 +246,8 @@ class Sentinel:
             if self.capture.stepped_elsewhere() and optimizer is not None:
                 self.clock.follow(optimizer)
             return
-        self.clock.micro_step = self.capture.tape.micro_step = 0  # the taped thread may be another
+        self.clock.left_out()
+        self.capture.tape.micro_step = 0  # the taped thread may be another
         self.last.refusal.step_ends()
         self.capture.step_ends(self.clock.step)
         self.looker.step_ends(self.clock.step)
