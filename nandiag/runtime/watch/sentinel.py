@@ -204,7 +204,7 @@ class Sentinel:
         if self.judge.lost:
             return
         case = case_at(self, optimizer, joint=joint, ends=ends, left=left)
-        (self.looker.decline if self.behind.says(case.step) else self.looker.examine)(case)
+        (self.looker.decline if self.behind.says(optimizer) else self.looker.examine)(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's
