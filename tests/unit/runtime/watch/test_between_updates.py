@@ -214,10 +214,10 @@ def test_an_evaluation_of_a_closure_is_of_no_round(work):
     worker, pair = work(on_anomaly="continue"), Pair(left)
     pair.step(bad=False)
     behind = worker.sentinel.behind
-    first, rounds = behind._first, behind._now
+    first, now = behind._first, [*behind._now]
     pair.optimizers[0].step(closure_of(pair))
     assert behind._first is first
-    assert behind._now is rounds
+    assert behind._now == now
     assert behind.those == []
 
 
@@ -225,13 +225,13 @@ def test_an_update_within_a_backward_is_of_no_round(work):
     worker, pair = work(on_anomaly="continue"), Pair(left)
     pair.step(bad=False)
     behind = worker.sentinel.behind
-    first, rounds = behind._first, behind._now
+    first, now = behind._first, [*behind._now]
     one = nn.Parameter(torch.ones(2))
     within = torch.optim.SGD([one], lr=0.1)
     one.register_post_accumulate_grad_hook(lambda _: within.step())
     (one.sum() + pair.nets[0](torch.ones(2, 4)).sum()).backward()
     assert behind._first is first
-    assert behind._now is rounds
+    assert behind._now == now
 
 
 def test_descent_ends_with_the_memory_and_with_its_time(recording):
