@@ -23,16 +23,17 @@ class Count:
     """How many updates one optimizer has made, of what class it is, and how many steps there were before its first.
 
     ``number``: how many optimizers were made before it, and ``first``: before its first update. ``thread`` is the one
-    that made the newest.
+    that made the newest, and ``round`` that of the newest.
     """
 
-    __slots__ = ("before", "first", "kind", "number", "thread", "updates")
+    __slots__ = ("before", "first", "kind", "number", "round", "thread", "updates")
 
     def __init__(self, before: int, kind: str | None, number: int = 0, first: int = 0) -> None:
         self.before = before
         self.first = first
         self.kind = kind
         self.number = number
+        self.round = -1
         self.thread = _NOBODY
         self.updates = 0
 
@@ -46,6 +47,8 @@ class Clock:
         self._in_backward = self._updated_there = False
         self._ticked = False  # the newest backward call was counted as a step by itself
         self._reached = self._left = 0
+        self._round = 0  # the updates that follow a backward, each of another optimizer
+        self._shared: bool | None = None  # whether the first of this one was made; None where no backward began it
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
@@ -96,11 +99,18 @@ class Clock:
     def border(self, optimizer: torch.optim.Optimizer | None) -> int:
         """Return the step to whose border ``optimizer`` comes.
 
-        That is the step of the newest update where it makes its own behind that with no backward call between, and was
-        behind it before: the gradients are of the same backward.
+        That is the step of the newest update where it makes its own behind that with no backward call between, and has
+        made none since that: the gradients are of the same backward. How many it made before tells nothing then, for
+        it may have left some out, or have begun later. Where no backward is called it must have made as many.
         """
-        behind = not self.micro_step and self.updated_in == self.step - 1 and not self._in_backward
-        return self.updated_in if behind and self.own(optimizer) == self.updated_in else self.step
+        if self.micro_step or self.updated_in != self.step - 1 or self._in_backward or optimizer is None:
+            return self.step
+        known = self._updates.get(optimizer)
+        if self._shared is None:
+            behind = self.own(optimizer) == self.updated_in
+        else:
+            behind = self._shared and (known is None or known.round != self._round)
+        return self.updated_in if behind else self.step
 
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
         """Count one update and begin the next step's micro-steps; returns the step in which it was made.
@@ -122,12 +132,27 @@ class Clock:
         if beside or (known.number >= self._within[0] and known.updates <= self._within[1]):
             return self.step
         self.updated_in = step
+        self._in_round(known)
         reached = max(self.step, known.updates + known.before)
         if self.within:
             self._reached, self._updated_there = max(self._reached, reached), True
         else:
             self.step, self.micro_step = reached, 0
         return self.updated_in
+
+    def _in_round(self, known: Count) -> None:
+        if self.micro_step:
+            self._round, self._shared = self._round + 1, True
+        elif known.round == self._round:  # a second time, of the same backward or of none
+            self._round, self._shared = self._round + 1, None
+        elif self._shared is False:
+            self._shared = True
+        known.round = self._round
+
+    def left_out(self) -> None:
+        """The backward calls so far are those of an update that was left out, if one was: another may follow."""
+        if self.micro_step:
+            self._round, self._shared, self.micro_step = self._round + 1, False, 0
 
     def is_of_this_thread(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether this thread has made the newest update of it, and no other one is about to make the next."""
@@ -159,6 +184,7 @@ class Clock:
             self._left = self.step
         self.step = self._left if _ident() == main else 0
         self.micro_step = 0
+        self._shared = None
         self._newest_counts.clear()
         for optimizer in living(self._made):
             self._made[optimizer] = self._made[optimizer][0], self.step

@@ -10,7 +10,6 @@ import math
 import sys
 import weakref
 from collections.abc import Callable
-from itertools import chain
 from operator import attrgetter
 from threading import get_ident as _ident
 from typing import Any
@@ -30,7 +29,6 @@ from nandiag.runtime.look.losses import Losses, roots_of
 from nandiag.runtime.look.sight import Sight, gradients_of, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.examine import Examiner
 from nandiag.runtime.steady.assured import Assured
 from nandiag.runtime.steady.borders import STOCK, Borders
@@ -38,7 +36,9 @@ from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.watch.bare import Bare
-from nandiag.runtime.watch.borders import Behind, Nesting, UnderWay
+from nandiag.runtime.watch.behind.behind import Behind
+from nandiag.runtime.watch.behind.case import case_at
+from nandiag.runtime.watch.borders import Nesting, UnderWay
 from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.closures import Trials, closure_of, with_closure
 from nandiag.runtime.watch.judge import Border, Judge, learning_rate
@@ -203,15 +203,8 @@ class Sentinel:
     def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False, left: bool = False) -> None:
         if self.judge.lost:
             return
-        trained = [] if optimizer is None else [*chain.from_iterable(map(parameters, (optimizer, *self.behind.those)))]
-        suspects = tuple(self.weights.suspects)
-        known = self.judge.finite_after is not None and not self.weights.in_parts  # else not of all of them
-        finite = known and self.judge.finite_after == self.clock.updated_in
-        with quiet():
-            gradients = tuple(one.grad for one in trained if one.grad is not None)
-        more: dict[str, Any] = {"ends": ends, "left": left, "evaluated": self.trials.evaluated()}
-        case = Case(self.clock.border(optimizer), trained, joint, self._scale, suspects, finite, gradients, **more)
-        (self.looker.decline if self.behind.says(case.step) else self.looker.examine)(case)
+        case = case_at(self, optimizer, joint=joint, ends=ends, left=left)
+        (self.looker.decline if self.behind.says(optimizer) else self.looker.examine)(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's
@@ -253,7 +246,8 @@ class Sentinel:
             if self.capture.stepped_elsewhere() and optimizer is not None:
                 self.clock.follow(optimizer)
             return
-        self.clock.micro_step = self.capture.tape.micro_step = 0  # the taped thread may be another
+        self.clock.left_out()
+        self.capture.tape.micro_step = 0  # the taped thread may be another
         self.last.refusal.step_ends()
         self.capture.step_ends(self.clock.step)
         self.looker.step_ends(self.clock.step)

@@ -63,6 +63,16 @@ class Questions(Protocol):
         """It reads a truth value off a tensor."""
 
 
+class Follower(Protocol):
+    """Who follows what descends from bad numbers."""
+
+    def begins(self, words: Any) -> bool:
+        """A call is given ``words``; returns whether any of these descends from them."""
+
+    def ended(self, words: Any, output: Any, *, descends: bool) -> None:
+        """It has returned ``output``."""
+
+
 class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
 
@@ -87,6 +97,7 @@ class Window(Beneath):
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
         self.asked: Questions | None = None
+        self.follower: Follower | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call, then tape it; an error of ours goes dark, an error of the call is the script's."""
@@ -101,6 +112,8 @@ class Window(Beneath):
             disarm("window", error)
             return func(*args, **(kwargs or {}))
         self.on, self._within = False, True
+        follower = self.follower
+        descends = None if follower is None else follower.begins((args, kwargs))
         try:
             output = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
@@ -108,6 +121,8 @@ class Window(Beneath):
             raise
         finally:
             self.on, self._within = self._thread == _ident(), False
+        if follower is not None:
+            follower.ended((args, kwargs), output, descends=bool(descends))
         if what.of_form or (type(output) is Tensor and what.simple and self._is_noted(func, (args, kwargs), output)):
             return output
         # Also the named tuples of max, topk, eigh and the like; but a shape, which is a tuple too, holds no tensor.

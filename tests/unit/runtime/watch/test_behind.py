@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.guard import AnomalyStop
-from nandiag.runtime.watch.borders import Behind
+from nandiag.runtime.watch.behind.behind import Behind
 from nandiag.runtime.watch.clock import Clock
 
 
@@ -122,6 +122,78 @@ def test_an_update_behind_another_is_of_its_step_and_one_of_a_backward_of_its_ow
     clock.backward_begins()
     clock.backward_ended()
     assert clock.border(other) == 4
+
+
+def test_who_left_out_an_update_or_began_later_is_behind_another_all_the_same():
+    clock = Clock()
+    one, other, third = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(3))
+    for step in range(6):
+        clock.backward_begins()
+        clock.backward_ended()
+        assert [clock.border(one), clock.updated(one)] == [step, step]
+        if step != 2:
+            assert [clock.border(other), clock.updated(other)] == [step, step]
+        if step > 2:
+            assert [clock.border(third), clock.updated(third)] == [step, step]
+    assert (clock.own(other), clock.own(third)) == (5, 3)
+
+
+def test_who_makes_a_second_update_of_one_backward_makes_it_in_a_step_of_its_own():
+    clock = Clock()
+    one, other = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(2))
+    clock.backward_begins()
+    clock.backward_ended()
+    clock.updated(one)
+    assert [clock.border(one), clock.updated(one)] == [1, 1]
+    assert clock.border(other) == 2  # of which of the two it is, nobody knows
+
+
+def test_behind_an_update_that_was_left_out_nobody_is_of_the_step_before():
+    clock = Clock()
+    one, other = (torch.optim.SGD(weights(1.0), lr=0.1) for _ in range(2))
+    for updates in ([one, other], [one], []):
+        clock.backward_begins()
+        clock.backward_ended()
+        for optimizer in updates:
+            clock.updated(optimizer)
+    clock.left_out()  # by a scaler: that of the first
+    assert clock.border(other) == 2
+
+
+class Seldom(Pair):
+    """Makes the update behind the other's in some of the steps only."""
+
+    def __init__(self, bad, leaves_out):
+        super().__init__(bad)
+        self.leaves_out = leaves_out
+
+    def step(self, number):
+        second, self.second = self.second, Left(self.second) if number in self.leaves_out else self.second
+        try:
+            super().step(number)
+        finally:
+            self.second = second
+
+
+class Left:
+    """An optimizer whose update the script leaves out."""
+
+    def __init__(self, optimizer):
+        self.zero_grad = optimizer.zero_grad
+
+    def step(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("leaves_out", [(2,), (0, 1, 2), (1, 3)])
+def test_who_left_out_an_update_is_looked_at_in_time_again(leaves_out, work):
+    worker, pair = work(on_anomaly="continue"), Seldom(6, leaves_out)
+    for number in range(7):
+        pair.step(number)
+    harm, found = worker.harms[0], worker.looked[0]
+    assert (harm.what, harm.step, harm.own_step) == ("gradient", 6, 6 - len(leaves_out))
+    assert (found.outcome, found.step) == ("found", 6)
+    assert found.site.source.endswith("# the line")
 
 
 @pytest.mark.parametrize("policy", ["continue", "skip", "stop"])

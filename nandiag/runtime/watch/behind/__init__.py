@@ -1,0 +1,1 @@
+"""Updates that are made one behind another, of the same backward (worker)."""
