@@ -307,7 +307,9 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         if huge is not None:
             return (Suggestion(huge, kept.guarded(facts, divisor)),)
         return _in_places(facts, divisor)
-    if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
+    # Of one over a length in an update nobody knows what it is multiplied by: gradients that are 0 themselves, say.
+    alone = len(facts.origin.inputs) == 1 and facts.origin.phase == "optimizer"
+    if divisor.numel > 1 or facts.op == "rsqrt" or alone:
         return ()
     code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
     return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")
