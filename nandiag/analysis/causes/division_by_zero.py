@@ -20,6 +20,7 @@ from nandiag.analysis.causes.mends.divisors import (
     zero_weights,
 )
 from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
+from nandiag.analysis.causes.mends.limits import quotient
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import under_root
@@ -180,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
     made = (
         scalings.in_logarithms(facts, divisor)
+        or quotient.at_zero(facts)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
         or corrections.not_begun(facts)
