@@ -43,7 +43,7 @@ def test_the_line_that_takes_the_difference_is_mended(at, by_hand, text, shown, 
     told = " ".join(mechanism.evidence)
     assert "line 9" in told
     assert "4.06e6" in told
-    assert "0.484" in told
+    assert "knows only steps of 0.25;" in told
     assert "torch.where" not in str(mechanism.suggestions)
 
 

@@ -286,13 +286,13 @@ def _bessel(node: ast.expr, sign: str) -> tuple[ast.expr, str, str] | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
         by = "-" if isinstance(node.op, ast.Div) else "+"
         left, right = _bessel(node.left, sign), _bessel(node.right, sign if by == "+" else _OPPOSITE[sign])
-        one = right if left is None else left
-        if one is None or (left is not None and right is not None):
+        found = right if left is None else left
+        if found is None or (left is not None and right is not None):
             return None
         symbol = "/" if by == "-" else "*"
         above = left[2] if left is not None else ast.unparse(node.left)
         below = right[2] if right is not None else fitting.bracketed(node.right)
-        return one[0], one[1], f"{above} {symbol} {below}"
+        return found[0], found[1], f"{above} {symbol} {below}"
     given = next((one for name in _BESSEL if (one := _argument(node, name)) is not None), None)
     if given is None or not isinstance(node, ast.Call):
         return None

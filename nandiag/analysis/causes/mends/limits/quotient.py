@@ -110,14 +110,14 @@ def _like(facts: Facts, node: ast.expr) -> list[tuple[int, ast.expr, ast.expr | 
     """Return the u that a side is near where u is 0, with its sign, and a form that keeps the digits there."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
         left, right = _behind(facts, node.left), _behind(facts, node.right)
-        for sign, exponential, one in ((1, left, right), (-1, right, left)):
+        for sign, exponential, unit in ((1, left, right), (-1, right, left)):
             given = fitting.target(exponential, "exp")
-            if given is not None and _is_one(one):
+            if given is not None and _is_one(unit):
                 call = ast.parse(f"{'-' if sign < 0 else ''}torch.expm1({ast.unparse(given)})", mode="eval").body
                 return [(sign, given, call)]
-    inner = next((one for name in _LIKE_GIVEN if (one := fitting.target(node, name)) is not None), None)
-    if inner is not None:
-        return [(1, inner, None)]
+    inner = [one for name in _LIKE_GIVEN if (one := fitting.target(node, name)) is not None]
+    if inner:
+        return [(1, inner[0], None)]
     logged = fitting.target(node, "log")
     if isinstance(logged, ast.BinOp) and isinstance(logged.op, ast.Add) and _is_one(logged.left):
         return [(1, logged.right, None)]
