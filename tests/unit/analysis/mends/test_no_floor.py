@@ -84,3 +84,19 @@ def test_an_error_that_is_relative_to_zero_has_no_limit(at, by_hand, expression)
 def test_where_what_divides_is_kept_its_writes_are_told(at, by_hand):
     facts = on(both_zero(at, by_hand, "torch.expm1(self.A) / self.A"), written=[("self.A", (9, 46))])
     assert "self.A is written in lines 9 and 46: a bound of 0 there makes it exactly 0" in advice(facts)[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "most", "least"),
+    [
+        ("idf = torch.log(len(docs) / df)", 41.0, "1"),
+        ("idf = torch.log(x.shape[0] / df)", 41.0, "1"),
+        ("idf = torch.log(c / df)", 41.0, "1e-6"),
+        ("idf = torch.log(len(docs) / df)", 0.7, "1e-6"),
+    ],
+)
+def test_what_a_count_is_divided_by_is_at_least_one_where_it_is_whole(at, by_hand, line, most, least):
+    given = by_hand.fact(zeros=2, min=0.0, max=most, absmin=1.0 if most > 1 else 0.1)
+    shown = line.partition("log(")[2][:-1]
+    facts = at("reciprocal", (given,), (by_hand.fact(posinf=2),), **placed(line, shown))
+    assert advice(facts)[0].code == line.replace("/ df", f"/ df.clamp_min({least})")
