@@ -298,8 +298,8 @@ def _clipped(facts: Facts, step: int) -> str | None:
 
 
 _CLIP = (
-    "Or clip all of the batch, in a line of its own between the one that hands the batch out and the call of the model, to "
-    "twice what those before it held."
+    "Or clip all of the batch, in a line of its own between the one that hands it out and the call of the model, to "
+    "twice what those before held."
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
-from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, more, share
 from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.counts import kept, names, narrow
 from nandiag.analysis.causes.mends.divisors import (
@@ -149,7 +149,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     if divisor is None or not divisor.zeros or divides_by_nothing(facts):
         return None
     held = share(divisor.zeros, divisor)
-    result = "0/0 is NaN" if facts.outputs_nan else _result(facts)
+    result = "0/0 is NaN" if facts.outputs_nan else _result(facts) + more(facts.origin.outputs, divisor)
     what = "input" if facts.op == "rsqrt" else "divisor"
     seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}"
     seen = seen if any(fact.guessed for fact in facts.origin.outputs) else f"{seen}; {result}"

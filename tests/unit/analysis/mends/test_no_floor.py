@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nandiag.analysis.causes import explain
 from tests.unit.analysis.mends.told import advice, on, placed
 
 
@@ -100,3 +101,17 @@ def test_what_a_count_is_divided_by_is_at_least_one_where_it_is_whole(at, by_han
     shown = line.partition("log(")[2][:-1]
     facts = at("reciprocal", (given,), (by_hand.fact(posinf=2),), **placed(line, shown))
     assert advice(facts)[0].code == line.replace("/ df", f"/ df.clamp_min({least})")
+
+
+@pytest.mark.parametrize(
+    ("infinite", "told"),
+    [
+        (4, "x/0 is Inf"),
+        (5, "x/0 is Inf, and 1 more comes of tiny divisors"),
+        (7, "x/0 is Inf, and 3 more come of tiny divisors"),
+    ],
+)
+def test_infinite_quotients_by_what_is_not_zero_are_told(at, by_hand, infinite, told):
+    given = (by_hand.fact(), by_hand.fact(zeros=4, min=0.0))
+    facts = at("div", given, (by_hand.fact(posinf=infinite),), **placed("u = a / k", "a / k"))
+    assert explain(facts)[1].evidence[0] == f"the divisor of div holds 4 zeros in 16 values; {told}"
