@@ -370,7 +370,8 @@ def share(count: int, fact: TensorFact, noun: str = "zero") -> str:
 
 def more(made: tuple[TensorFact, ...], divisor: TensorFact) -> str:
     """Return ``, and 3 more come of tiny divisors`` where more infinite quotients came out than 0 divides."""
-    infinite = sum(one.posinf + one.neginf for one in made)
-    alike = all(one.numel == divisor.numel for one in made)  # else one zero may divide many
-    count = infinite - divisor.zeros if alike else 0
+    quotient = made[0] if made else None
+    if quotient is None or quotient.numel != divisor.numel:  # then one zero may divide many
+        return ""
+    count = quotient.posinf + quotient.neginf - divisor.zeros
     return f", and {count} more {'come' if count > 1 else 'comes'} of tiny divisors" if count > 0 else ""
