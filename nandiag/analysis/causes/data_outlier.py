@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -296,8 +297,20 @@ def _clipped(facts: Facts, step: int) -> str | None:
     return "\n".join(f"{name} = {name}.clamp(-{most}, {most})" for name, most in _rounded(bounds)) or None
 
 
+_CLIP = (
+    "Or clip all of the batch, in a line of its own between the one that hands it out and the call of the model, to "
+    "twice what those before held."
+)
+
+
 def _rounded(bounds: dict[str, float]) -> list[tuple[str, str]]:
-    return [(name, f"{float(f'{bound:.1g}'):g}") for name, bound in bounds.items()]
+    """Return each bound with two digits, rounded up: below what came before it would clip honest values."""
+    return [(name, f"{_up(bound):g}") for name, bound in bounds.items()]
+
+
+def _up(bound: float) -> float:
+    unit = math.floor(math.log10(bound)) - 1
+    return float(f"{math.ceil(bound / 10.0**unit - 1e-9)}e{unit}")
 
 
 def _name(warned: Warned) -> str:
@@ -313,8 +326,8 @@ def _of(text: str, step: int, sample: str | None = None, clipped: str | None = N
         suggestions=(Suggestion(f"Look at {look}, and drop or clip such values while loading."), _NORMALISE)
         if clipped is None
         else (
-            Suggestion("Clip the batch where it comes in, to about twice what those before it held.", clipped),
-            Suggestion(f"Or look at {look}, and drop or clip such values while loading."),
+            Suggestion(f"Look at {look}, and drop, mend or clip such values while loading."),
+            Suggestion(_CLIP, clipped),
         ),
         strength=POSSIBLE,
         story=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
-from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, share
+from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, more, share
 from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.counts import kept, names, narrow
 from nandiag.analysis.causes.mends.divisors import (
@@ -20,6 +20,7 @@ from nandiag.analysis.causes.mends.divisors import (
     zero_weights,
 )
 from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
+from nandiag.analysis.causes.mends.limits import quotient
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import under_root
@@ -148,7 +149,7 @@ def _by_tensor(facts: Facts) -> Cause | None:
     if divisor is None or not divisor.zeros or divides_by_nothing(facts):
         return None
     held = share(divisor.zeros, divisor)
-    result = "0/0 is NaN" if facts.outputs_nan else _result(facts)
+    result = "0/0 is NaN" if facts.outputs_nan else _result(facts) + more(facts.origin.outputs, divisor)
     what = "input" if facts.op == "rsqrt" else "divisor"
     seen = f"the {what} of {facts.op} {'is' if held == '0' else 'holds'} {held}"
     seen = seen if any(fact.guessed for fact in facts.origin.outputs) else f"{seen}; {result}"
@@ -180,6 +181,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """What the divisor is made of in another line, or out of, may tell more than the division itself."""
     made = (
         scalings.in_logarithms(facts, divisor)
+        or quotient.at_zero(facts)
         or scans.of_product(facts)
         or spreads.not_yet(facts)
         or corrections.not_begun(facts)
@@ -307,7 +309,9 @@ def _out_of_reach(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         if huge is not None:
             return (Suggestion(huge, kept.guarded(facts, divisor)),)
         return _in_places(facts, divisor)
-    if divisor.numel > 1 or facts.op == "rsqrt" or facts.origin.phase == "optimizer":
+    # Of one over a length in an update nobody knows what it is multiplied by: gradients that are 0 themselves, say.
+    alone = len(facts.origin.inputs) == 1 and facts.origin.phase == "optimizer"
+    if divisor.numel > 1 or facts.op == "rsqrt" or alone:
         return ()
     code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1)")
     return _of_one_number(facts, divisor.name, code or "total / count.clamp_min(1)")

@@ -309,12 +309,20 @@ def _of_any_sign(facts: Facts) -> bool:
 def _at_zero(facts: Facts, op: str, given: TensorFact) -> Cause:
     held = "is 0" if given.numel == 1 else f"holds {words.count(given.zeros, 'zero')}"
     code = fitting.argument(facts.origin, op, lambda text: f"{text}.clamp_min(1e-6)")
-    text = (
-        "Keep it above zero here. Better, where the model makes it, let it be positive by construction, by "
-        f"{_SOFTPLUS} or by adding 1 to what is not negative, for behind a clamp there is no gradient: the "
-        "concentration or rate of a Gamma, Beta, Dirichlet or Student distribution must be positive."
-    )
-    return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), (Suggestion(text, code),))
+    nodes = facts.extra.get("made_by")
+    rectified = isinstance(nodes, list) and any(str(node).startswith("Relu") for node in nodes)
+    what = " in the place of relu, which gives exact zeros" if rectified else ", or by adding 1 to what is not negative"
+    text = f"here the model makes it, let it be positive by construction, by {_SOFTPLUS}{what}"
+    known = _DISTRIBUTION if code is None and "(" in (facts.origin.source or "") else ""
+    made = Suggestion(f"{'W' if code is None else 'Better, w'}{text}.{known}", f"{_SOFTPLUS}(z) + 1e-6")
+    kept = Suggestion("Keep it above zero here: that goes on, and no gradient leads back from what is 0.", code)
+    mends = (made,) if code is None else (kept, made)
+    return Cause("domain_error", (f"the input of {op} {held}; it is infinite there",), mends)
+
+
+_DISTRIBUTION = (
+    " In a Gamma, Beta, Dirichlet or Student distribution that is the concentration or rate, and a count in Poisson's."
+)
 
 
 def _negative_variance(facts: Facts, variance: TensorFact, op: str) -> Cause | None:

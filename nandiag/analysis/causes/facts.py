@@ -366,3 +366,12 @@ def is_whole(look: Looked) -> bool:
 def share(count: int, fact: TensorFact, noun: str = "zero") -> str:
     """Return ``3 zeros in 16 values``; ``0`` for a tensor of one element."""
     return "0" if fact.numel == 1 else f"{words.count(count, noun)} in {fact.numel:,} values"
+
+
+def more(made: tuple[TensorFact, ...], divisor: TensorFact) -> str:
+    """Return ``, and 3 more come of tiny divisors`` where more infinite quotients came out than 0 divides."""
+    quotient = made[0] if made else None
+    if quotient is None or quotient.numel != divisor.numel:  # then one zero may divide many
+        return ""
+    count = quotient.posinf + quotient.neginf - divisor.zeros
+    return f", and {count} more {'come' if count > 1 else 'comes'} of tiny divisors" if count > 0 else ""

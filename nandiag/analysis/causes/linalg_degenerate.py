@@ -89,7 +89,7 @@ def explain(facts: Facts) -> Cause | None:
 
 def _gradient(facts: Facts) -> Cause:
     name = _factorisation(facts) or "the factorisation"
-    text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: two are equal"
+    text = f"the gradient of {name} divides by differences of eigenvalues, or singular values: {_equal(facts)}"
     ramp = _RAMP if name.startswith("linalg_eig") else _RAMP_OF_ANY  # what has no eigenvalues need not be square
     apart = Suggestion(
         "Tell equal values apart by numbers that rise along the diagonal, each small beside the matrix; the same "
@@ -98,6 +98,16 @@ def _gradient(facts: Facts) -> Cause:
     )
     alone = _values_alone(facts)
     return Cause("linalg_degenerate", (text,), (apart, *([] if alone is None else [alone])), LIKELY)
+
+
+def _equal(facts: Facts) -> str:
+    """Return how many are equal, as far as the differences that are 0 tell: of one matrix both ways round."""
+    by = facts.origin.inputs[-1]
+    size = by.shape[-1] if len(by.shape) == 2 and by.shape[0] == by.shape[1] else 0
+    off = size * (size - 1)
+    if facts.op != "div" or not by.zeros or by.zeros == 2:
+        return "two are equal"
+    return f"all {size} are equal" if off > 2 and by.zeros in {off, size * size} else "some are equal"
 
 
 def _rising(facts: Facts, ramp: str) -> str | None:

@@ -171,7 +171,8 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     leads = facts.op in overflowing.OPS and overflowing.in_one_step(facts) is not None
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
         return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
-    advice, data = _advice(facts, dtype), _of_data(facts)
+    # Behind a form that gives the same numbers and cannot overflow no batch is too large for it.
+    advice, data = _advice(facts, dtype), () if leads else _of_data(facts)
     # What a wider dtype holds, or torch's own form of it, is no matter of the data.
     wide = dtype == "float16" and _fits_float32(facts)
     mends = (*advice, *data) if wide or _fits_the_line(facts) else (*data, *advice)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field, replace
 
 from nandiag.analysis.causes import Cause, Explain, Facts, explain
 from nandiag.analysis.causes.facts import LIKELY, dtype_of, is_again, is_whole
 from nandiag.analysis.causes.mends.digits.lost import loss_of
 from nandiag.analysis.causes.mends.scales.reduced import of_least
-from nandiag.analysis.causes.mends.script import bounding, parsing
+from nandiag.analysis.causes.mends.script import bounding, parsing, quotients
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
@@ -186,7 +187,7 @@ def _also_at(facts: Facts, first: int | None, told: tuple[Suggestion, ...]) -> t
 
     ``first`` is the place of that one's suggestion, which may have told them already.
     """
-    held = _held(facts)
+    held = _held(facts) | (set() if first is None else _made_good(facts, told[first]))
     again = [] if first is None else [one for one in facts.again if one not in held and not is_told(one, told[first])]
     if first is None or not again:
         return told
@@ -207,10 +208,37 @@ def _held(facts: Facts) -> set[int]:
     return {
         one.line
         for one in (facts.around.alike if facts.around is not None else ())
-        if (infinite and bounding.is_bounded_above(one.text, one.column))
+        if ((infinite or _is_of_a_setting(one)) and bounding.is_bounded_above(one.text, one.column))
         or _is_of_its_result(facts, one)
         or (bare and bounding.has_eps(one.text, op, least))
     }
+
+
+def _made_good(facts: Facts, own: Suggestion) -> set[int]:
+    """Return the lines that divide by the very name that a mend gives another value, where that is made."""
+    name, code = quotients.below(facts.origin) or "", own.code or ""
+    if not code.startswith(f"{name} = ") or not name.isidentifier():
+        return set()
+    found = facts.around.alike if facts.around is not None else ()
+    return {one.line for one in found if name in _divisors(one)}
+
+
+def _divisors(other: Alike) -> set[str]:
+    node = parsing.expression(other.text[slice(*other.column)])
+    below = None if node is None else quotients.divided_by(node)
+    return set() if below is None else {ast.unparse(below)}
+
+
+def _is_of_a_setting(other: Alike) -> bool:
+    """Whether it divides a number that is written there, or a setting: that is not 0, and by 0 it is no NaN."""
+    node = parsing.expression(other.text[slice(*other.column)])
+    above = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    if isinstance(above, ast.Constant):
+        return bool(above.value)
+    return isinstance(above, ast.Attribute) and _SETTING.search(above.attr) is not None
+
+
+_SETTING = re.compile(r"(?:^|_)(?:max|limit|clip|bound|cap)(?:_|$)|_(?:norm|max|limit)$")
 
 
 def _is_of_its_result(facts: Facts, other: Alike) -> bool:

@@ -34,8 +34,9 @@ _SOFTMAX = frozenset({"_softmax", "_log_softmax"})
 _EXTREMES = frozenset({"amax", "amin", "max", "min"})  # of a row that is masked all over they are the mask's own
 _CEILING = math.exp(20)
 _GROWING = frozenset({
-    "exp", "exp2", "expm1", "cosh", "sinh", "pow", "square", "mul", "add", "sub", "sum", "cumsum", "prod", "cumprod",
-    "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "mean", "convolution", "_to_copy", "linalg_vector_norm",
+    "exp", "exp2", "expm1", "cosh", "sinh", "i0", "special_i1", "pow", "square", "mul", "add", "sub", "sum", "cumsum",
+    "prod", "cumprod", "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "mean", "convolution", "_to_copy",
+    "linalg_vector_norm",
 })  # fmt: skip
 
 Place = tuple[object, int]

@@ -88,7 +88,7 @@ def test_a_weight_that_was_bad_from_birth_is_in_every_checkpoint_of_the_run(by_h
 
 
 def test_the_values_of_a_weight_are_not_those_of_the_op_that_made_it_bad(by_hand):
-    divisor, made, weight = by_hand.fact(zeros=1), by_hand.fact(posinf=2), by_hand.fact("emb.weight", nan=2)
+    divisor, made, weight = by_hand.fact(zeros=2), by_hand.fact(posinf=2), by_hand.fact("emb.weight", nan=2)
     facts = {"weight": "emb.weight", "weight_is": "buffer", "birth": "op", "call": "__rtruediv__"}
     site = Site(op="aten.reciprocal.default", file="train.py", line=3, source="w = 1.0 / freq")
     look = Looked(

@@ -30,7 +30,20 @@ def of_squares(facts: Facts, op: str) -> Suggestion | None:
     own = averaged_by(facts, node.left)
     if own is not None:
         return Suggestion(f"{text.removesuffix('.')}, over the same part that {own} averages.")
-    return Suggestion(text, _taken(facts, made, node) or GENERAL)
+    code = _taken(facts, made, node) or for_one_number(facts)
+    return Suggestion(text if code is not None else f"{text.removesuffix('.')}{part(facts)}.", code)
+
+
+def for_one_number(facts: Facts) -> str | None:
+    """Return the general form, where the variance is one number of one rank's: it is none of several, nor of all."""
+    made = facts.origin.outputs or facts.origin.inputs
+    return GENERAL if facts.world == 1 and all(one.numel == 1 for one in made) else None
+
+
+def part(facts: Facts) -> str:
+    """Say over which part the mean is to be taken, where it is one of several, or where ranks may add theirs."""
+    ranks = "; where ranks add up theirs, add up the means first, and then the squares about that of all"
+    return f", over the same dimensions as here{ranks if facts.world > 1 else ''}"
 
 
 def averaged_by(facts: Facts, node: ast.expr) -> str | None:

@@ -40,10 +40,11 @@ def test_the_line_that_takes_the_difference_is_mended(at, by_hand, text, shown, 
     mechanism = explain(broken(at, by_hand, text, shown, *names))[1]
     assert mechanism.slug == "division_by_zero"
     assert mechanism.suggestions[0].code == f"{code}  # line 9"
+    assert mechanism.suggestions[0].text.endswith(" What is shown is to replace line 9.")
     told = " ".join(mechanism.evidence)
     assert "line 9" in told
     assert "4.06e6" in told
-    assert "0.484" in told
+    assert "knows only steps of 0.25;" in told
     assert "torch.where" not in str(mechanism.suggestions)
 
 

@@ -1,5 +1,6 @@
 """An exponential that left its dtype: torch's own form of the line, and no wider dtype that it would leave as well."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.report import Origin
 from nandiag.events import Around, Site
+from tests.unit.analysis.mends.told import placed
 
 CALLS = (
     "torch.exp(h)",
@@ -285,3 +287,35 @@ def test_an_exponential_that_weighs_is_bounded_so_that_one_alone_does_not_swamp_
     site = Site("net", "Net", "aten.exp.default", around=Around(uses=(use,)))
     facts = replace(facts, look=replace(facts.look, site=site))
     assert code in [one.code for one in explain(facts)[1].suggestions]
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "code"),
+    [
+        ("n = torch.log(2 * math.pi * torch.special.i0(k))", "i0",
+         "n = (torch.log(2 * math.pi * torch.special.i0e(k)) + k.abs())"),
+        ("n = (w / torch.i0(a + b)).log()", "i0",
+         "n = (torch.log(w / torch.special.i0e(a + b)) - (a + b).abs())"),
+        ("n = torch.log(torch.special.i1(k))", "special_i1", "n = (torch.log(torch.special.i1e(k)) + k.abs())"),
+        ("r = torch.special.i1(k) / torch.special.i0(k)", "i0",
+         "r = (torch.special.i1e(k) / torch.special.i0e(k))"),
+        ("return torch.log(torch.expm1(y))", "expm1", "return (y + torch.log(-torch.expm1(-y)))"),
+        ("return (torch.exp(y + 1) - 1).log()", "exp",
+         "return ((y + 1) + torch.log(-torch.expm1(-(y + 1))))"),
+    ],
+)  # fmt: skip
+def test_a_bound_within_a_logarithm_would_change_what_it_cancels(at, by_hand, line, op, code):
+    shown = re.search(rf"torch\.(?:special\.)?{op.removeprefix('special_')}\([\w +]+\)", line)[0]
+    facts = at(op, (by_hand.fact(max=139.0, absmax=139.0),), (by_hand.fact(posinf=1),),
+               **placed(line, shown), extra={"float64_finite": True, "of_weights": False})  # fmt: skip
+    (told,) = explain(facts)[1].suggestions
+    assert told.code == code
+
+
+def test_what_is_a_term_of_a_logarithm_gets_no_bound(at, by_hand):
+    line = "loss = loss + torch.log((w * torch.cosh(k)).sum(1) + c)"
+    facts = at("cosh", (by_hand.fact(max=139.0, absmax=139.0),), (by_hand.fact(posinf=1),),
+               **placed(line, "torch.cosh(k)"), extra={"float64_finite": True, "of_weights": True})  # fmt: skip
+    (told,) = explain(facts)[1].suggestions
+    assert told.code is None
+    assert "write it in logarithms" in told.text

@@ -228,6 +228,9 @@ def test_a_line_that_adds_a_small_number_already_is_not_told_to_be_mended(by_han
         ("c = torch.clamp(a / n, 0, 1)", "a / n", {"posinf": 1}, False),
         ("c = torch.minimum(a / n, one)", "a / n", {"posinf": 1}, False),
         ("c = (a / n).clamp(max=1.0)", "a / n", {"nan": 1}, True),
+        ("c = (2.0 / n).clamp(max=1.0)", "2.0 / n", {"nan": 1}, False),
+        ("c = (self.max_norm / n).clamp(max=1.0)", "self.max_norm / n", {"nan": 1}, False),
+        ("c = (self.seen / n).clamp(max=1.0)", "self.seen / n", {"nan": 1}, True),
         ("c = (a / n).clamp(min=1.0)", "a / n", {"posinf": 1}, True),
         ("c = (a / n).clamp_min(1.0)", "a / n", {"posinf": 1}, True),
         ("c = (a / n) * b.clamp(max=1.0)", "a / n", {"posinf": 1}, True),
@@ -243,6 +246,19 @@ def test_what_is_bounded_from_above_already_is_not_told_to_be_mended(by_hand, li
     run = by_hand.run(by_hand.rank(0, by_hand.loss(5), replace(look, site=site), world=1), world=1)
     texts = [one.text for one in analyse(run).verdict.suggestions]
     assert any("Line 12 computes the like" in text for text in texts) is told
+
+
+def test_a_name_that_is_mended_where_it_is_made_needs_no_mend_where_it_divides(by_hand):
+    line = "c = a / n"
+    look = by_hand.found(5, inputs=(by_hand.fact(), by_hand.fact(zeros=1, shape=(), min=0.0)),
+                         outputs=(by_hand.fact(nan=1),))  # fmt: skip
+    around = Around((Meaning("n", "g.norm()", "train.py", 11, divides=True),), again=(12,),
+                    alike=(Alike(12, line, (4, 9)),))  # fmt: skip
+    site = replace(look.site, op="aten.div.Tensor", line=14, source="g = a / n", column=(4, 9), around=around)
+    run = by_hand.run(by_hand.rank(0, by_hand.loss(5), replace(look, site=site), world=1), world=1)
+    told = analyse(run).verdict.suggestions[0]
+    assert told.code == "n = (g.norm()).clamp_min(1e-6)"
+    assert told.text.endswith("keep it away from zero where it is made. What is shown is to replace line 11.")
 
 
 # ---------------------------------------------------------------------- torch's own functions

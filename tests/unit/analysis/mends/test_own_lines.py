@@ -123,7 +123,20 @@ def test_a_gamma_function_at_zero(at, by_hand):
     facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), **line)
     found = explain(facts)[1]
     assert (found.slug, found.evidence) == ("domain_error", ("the input of lgamma holds 1 zero; it is infinite there",))
-    assert found.suggestions[0].text.startswith("Keep it above zero here. Better, where the model makes it")
+    (told,) = found.suggestions
+    assert told.text.startswith("Where the model makes it")
+    assert "Dirichlet" in told.text
+
+
+def test_a_gamma_function_of_the_scripts_own_at_zero(at, by_hand):
+    line = on("return torch.lgamma(k + r) - torch.lgamma(k + 1)", "torch.lgamma(k + r)")
+    extra = {"made_by": ["AddBackward0", "ReluBackward0"]}
+    facts = at("lgamma", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(posinf=1),), extra=extra, **line)
+    kept, made = explain(facts)[1].suggestions
+    assert kept.code == "return torch.lgamma((k + r).clamp_min(1e-6)) - torch.lgamma(k + 1)"
+    assert ("softplus" in kept.text, "distribution" in kept.text + made.text) == (False, False)
+    assert "in the place of relu" in made.text
+    assert made.code == "torch.nn.functional.softplus(z) + 1e-6"
 
 
 def test_a_softmax_by_hand_of_a_row_that_is_masked_whole(at, by_hand):

@@ -50,6 +50,13 @@ def test_matrices(at, by_hand, op, node, slug):
     assert mechanism(facts).slug == slug
 
 
+@pytest.mark.parametrize(("zeros", "told"), [(2, "two are equal"), (6, "some are equal"), (56, "all 8 are equal")])
+def test_how_many_values_are_equal_is_told(at, by_hand, zeros, told):
+    given = (by_hand.fact(), by_hand.fact(zeros=zeros, shape=(8, 8)))
+    facts = at("div", given, (by_hand.fact(nan=1),), node="LinalgEighBackward0", forward_op="aten._linalg_eigh.default")
+    assert mechanism(facts).evidence[0].endswith(f": {told}")
+
+
 @pytest.mark.parametrize(
     ("nodes", "code"),
     [

@@ -42,7 +42,12 @@ def harmless(x, layer):
     return (layer(x).square() * 0).sqrt().sum()
 
 
+def bessel(x, layer):
+    return torch.log(2 * torch.special.i0(layer(x).abs() + 100.0)).mean()
+
+
 LINES = {
+    bessel: ["return torch.log(2 * torch.special.i0(layer(x).abs() + 100.0)).mean()"],
     normed_twice: ["v = v / v.norm(dim=-1, keepdim=True)", "return torch.acos((u * v).sum(-1))"],
     entropy: ["share = weight / weight.sum(-1, keepdim=True)", "return -(share * share.log()).sum(-1).mean()"],
     masked_mean: ["mean = (loss * mask).sum(0) / mask.sum(0)", "return (mean / mean.detach()).sum()"],

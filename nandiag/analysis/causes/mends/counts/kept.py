@@ -44,7 +44,8 @@ def where_made(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     if meaning is None or not (meaning.divides and meaning.inside and meaning.text) or may_be_negative(facts, divisor):
         return ()
     eps = "1" if names.is_one(facts, divisor) else small(divisor)
-    text = f"{name} divides further on as well: keep it away from zero where it is made, in line {meaning.line}."
+    text = f"{name} divides further on as well: keep it away from zero where it is made. "
+    text += f"What is shown is to replace line {meaning.line}."
     return (Suggestion(text, f"{name} = ({fitting.unbracketed(meaning.text)}).clamp_min({eps})"),)
 
 

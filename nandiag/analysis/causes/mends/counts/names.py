@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import quotients
+from nandiag.analysis.causes.mends.script import fitting, quotients
 from nandiag.events import TensorFact
 
 _COUNTS = re.compile(
@@ -35,7 +36,21 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not is_size(facts, below) and is_called(below)
+    return whole and not is_size(facts, below) and (is_called(below) or _is_counted(facts, divisor, made))
+
+
+def _is_counted(facts: Facts, divisor: TensorFact, made: str) -> bool:
+    """Whether whole numbers, more than 1 among them, were counted by torch, or a count is divided by them."""
+    if divisor.max is None or divisor.max <= 1 or divisor.absmin is None or divisor.absmin != int(divisor.absmin):
+        return False
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    above = ast.unparse(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else ""
+    return _TALLIES.search(made) is not None or _ALL.search(above) is not None
+
+
+_TALLIES = re.compile(r"\b(?:bincount|histc|count_nonzero|value_counts)\(")
+_ALL = re.compile(r"\b(?:len|numel)\(|\.shape\[|\.size\(")
 
 
 def is_size(facts: Facts, text: str) -> bool:

@@ -42,7 +42,8 @@ def told(loss: Loss) -> tuple[tuple[str, ...], tuple[Suggestion, ...]] | None:
     right = meanings.behind(loss.facts, node.right).node
     if not isinstance(node.op, ast.Sub) or not variances.squared(right) or variances.holds_constant(node.left):
         return None
-    step = f"of numbers up to {words.number(of)} {loss.dtype} knows only steps of about {words.number(of * eps)}"
+    apart = words.number(eps * 2.0 ** math.floor(math.log2(of))) if of > 0 else "0"
+    step = f"of numbers up to {words.number(of)} {loss.dtype} knows only steps of {apart}"
     seen = f"{loss.line} takes a square off a number that is nearly the same: {step}; a smaller difference is lost"
     if _are_whole_rows(loss):
         seen = f"{loss.line} takes a square off what may be the same: the zeros fill whole rows. If it is a variance, "
@@ -77,7 +78,10 @@ def _two_passes(loss: Loss, node: ast.BinOp) -> Suggestion:
     bound = f" Keep the bound: {_EQUAL}." if loss.facts.node is not None else ""
     if own is not None:
         return Suggestion(f"{_TWO_PASSES}, over the same part that {own} averages.{bound}")
-    return Suggestion(f"{_TWO_PASSES}.{bound}", variances.GENERAL + (" + 1e-12" if bound else ""))
+    one = variances.for_one_number(loss.facts)
+    if one is None:
+        return Suggestion(f"{_TWO_PASSES}{variances.part(loss.facts)}.{bound}")
+    return Suggestion(f"{_TWO_PASSES}.{bound}", one + (" + 1e-12" if bound else ""))
 
 
 def _are_whole_rows(loss: Loss) -> bool:

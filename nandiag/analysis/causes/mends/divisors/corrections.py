@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Callable
 
 from nandiag.analysis.causes.facts import Facts
@@ -25,7 +26,7 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     text = meaning.text if meaning is not None else name
     power = _power(text)
     if power is None:
-        return in_line(facts)
+        return in_line(facts) or (_of_product(facts, text) if infinite else None)
     endless = of_one(facts) if not isinstance(power.left, ast.Constant) else None
     if endless is not None:
         return endless
@@ -36,6 +37,30 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+
+
+def _of_product(facts: Facts, text: str) -> Suggestion | None:
+    """Say what a correction ``1 - prod`` stands for that is 0 below an average which is not: a floor is no mend.
+
+    Nothing was counted yet, or what stands for the decays so far is no product of them.
+    """
+    node = parsing.expression(text.strip())
+    rest = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) else None
+    known = isinstance(node, ast.BinOp) and ast.unparse(node.left) in _ONES
+    if not known or not isinstance(rest, ast.Name | ast.Attribute) or not _DECAYS.search(ast.unparse(rest)):
+        return None
+    name = ast.unparse(rest)
+    lines = facts.written(name)
+    where = f", set in {words.lines(lines)}," if lines else ""
+    why = (
+        f"{text} is 0, for {name}{where} is 1, and what it divides is not 0: by a small number in its place that would "
+        f"be huge. If it corrects an average that began at zero, {name} is the product of the decays of all updates so "
+        "far: multiply it by each, keep them below 1, and leave the average alone until one was made."
+    )
+    return Suggestion(why, facts.left_if(f"{name} == 1"))
+
+
+_DECAYS = re.compile(r"(?:prod|decays?|betas?|b[12]?|gamma|rho|mu|momentum|alpha|corr\w*|bias\w*)\d?(?:_\w+)?$")
 
 
 def not_begun(facts: Facts) -> Suggestion | None:

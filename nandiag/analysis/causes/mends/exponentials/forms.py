@@ -28,10 +28,10 @@ Form = Callable[[ast.expr], tuple[str, str] | None]
 def stable(origin: Origin, op: str = "exp") -> Stable | None:
     """Return the form around the underlined ``op`` that the line writes out by hand, or ``None``.
 
-    That is a softmax, a softplus, a logsumexp, a sigmoid or a tanh of exponentials, or the logarithm of a cosh or of a
-    Bessel function, as the density of a von Mises distribution has it.
+    That is a softmax, a softplus or what turns one round, a logsumexp, a sigmoid or a tanh of exponentials, or the
+    logarithm of a cosh or of a Bessel function, as the density of a von Mises distribution has it.
     """
-    forms = {"exp": _FORMS, "cosh": (_logcosh,), "i0": (_logbessel,)}.get(op, ())
+    forms = _OF_OPS.get(op, ())
     line = origin.source or ""
     if origin.column is None or not line.isascii():
         return None  # offsets of the parser count bytes
@@ -271,17 +271,73 @@ def _logcosh(node: ast.expr) -> tuple[str, str] | None:
 
 
 def _logbessel(node: ast.expr) -> tuple[str, str] | None:
-    """``log(i0(x))``: it is ``log(i0e(x)) + |x|``."""
+    """``log(c * i0(x))``, and of i1: it is ``log(c * i0e(x)) + |x|``; of what is divided by it less ``|x|``."""
     inner = _argument(node, "log")
-    given = None if inner is None else _argument(inner, "i0")
+    found = None if inner is None else _bessel(inner, "+")
+    if inner is None or found is None or not isinstance(node, ast.Call):
+        return None
+    given, sign, text = found
+    head = ast.unparse(node.func) if not isinstance(node.func, ast.Attribute) or node.args else "torch.log"
+    return "log of a Bessel function", f"({head}({text}) {sign} {_size(given)})"
+
+
+def _bessel(node: ast.expr, sign: str) -> tuple[ast.expr, str, str] | None:
+    """Return the x of the one i0(x) or i1(x) among the factors, its sign in the logarithm, and all of it scaled."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        by = "-" if isinstance(node.op, ast.Div) else "+"
+        left, right = _bessel(node.left, sign), _bessel(node.right, sign if by == "+" else _OPPOSITE[sign])
+        found = right if left is None else left
+        if found is None or (left is not None and right is not None):
+            return None
+        symbol = "/" if by == "-" else "*"
+        above = left[2] if left is not None else ast.unparse(node.left)
+        below = right[2] if right is not None else fitting.bracketed(node.right)
+        return found[0], found[1], f"{above} {symbol} {below}"
+    given = next((one for name in _BESSEL if (one := _argument(node, name)) is not None), None)
+    if given is None or not isinstance(node, ast.Call):
+        return None
+    name = ast.unparse(node.func).rpartition(".")[2]
+    text = fitting.within_clamp(given) or ast.unparse(given)
+    return given, sign, f"torch.special.{name}e({text})"
+
+
+def _ratio(node: ast.expr) -> tuple[str, str] | None:
+    """``i1(x) / i0(x)``: of both the exponential goes out."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    above, below = _bessel(node.left, "+"), _bessel(node.right, "+")
+    if above is None or below is None or ast.dump(above[0]) != ast.dump(below[0]) or above[1] != below[1]:
+        return None
+    right = f"({below[2]})" if isinstance(node.right, ast.BinOp) else below[2]
+    return "ratio of Bessel functions", f"({above[2]} / {right})"
+
+
+def _size(given: ast.expr) -> str:
+    return f"{fitting.within_clamp(given) or fitting.bracketed(given)}.abs()"
+
+
+_BESSEL = ("i0", "i1")
+_OPPOSITE = {"+": "-", "-": "+"}
+
+
+def _inverse_softplus(node: ast.expr) -> tuple[str, str] | None:
+    """``log(expm1(x))`` and ``log(exp(x) - 1)``: it is ``x + log(-expm1(-x))``."""
+    inner = _argument(node, "log")
+    given = None if inner is None else _argument(inner, "expm1")
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and _is_one(inner.right):
+        given = exponent(inner.left)
     if given is None:
         return None
     text = fitting.within_clamp(given) or fitting.bracketed(given)
-    return "log of a Bessel function", f"(torch.log(torch.special.i0e({text})) + {text}.abs())"
+    return "inverse softplus", f"({text} + torch.log(-torch.expm1(-{text})))"
 
 
 _KEEPS = frozenset({"keepdim", "keepdims"})
-_FORMS: tuple[Form, ...] = (_softmax, _softplus, _logsumexp, _sigmoid, _tanh, _pair)
+_FORMS: tuple[Form, ...] = (_softmax, _softplus, _logsumexp, _sigmoid, _tanh, _pair, _inverse_softplus)
+_BY_BESSEL: tuple[Form, ...] = (_logbessel, _ratio)
+_OF_OPS: dict[str, tuple[Form, ...]] = {
+    "exp": _FORMS, "expm1": (_inverse_softplus,), "cosh": (_logcosh,), "i0": _BY_BESSEL, "special_i1": _BY_BESSEL,
+}  # fmt: skip
 
 
 def _argument(node: ast.expr, name: str) -> ast.expr | None:

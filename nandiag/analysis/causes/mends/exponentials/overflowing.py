@@ -13,7 +13,8 @@ from nandiag.analysis.causes.mends.scales import logged
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 
-OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "i0": math.e, "exp2": 2.0}
+OPS = {"exp": math.e, "expm1": math.e, "sinh": math.e, "cosh": math.e, "i0": math.e, "special_i1": math.e,
+       "exp2": 2.0}  # fmt: skip
 _LOGGED = {
     "logsumexp": "The logarithm of its sum is taken below: let torch do both here, and take no logarithm there.",
     "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
@@ -24,7 +25,7 @@ _DOWN = Suggestion(
     "where it is made, by a mean in the place of a sum, or by its usual size."
 )
 # Both ends of what goes in lead to infinity.
-EVEN = frozenset({"sinh", "cosh", "i0"})
+EVEN = frozenset({"sinh", "cosh", "i0", "special_i1"})
 
 
 def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
@@ -68,7 +69,16 @@ def in_one_step(facts: Facts) -> Suggestion | None:
     taken = log_space.mended(facts) if op == "exp" and (form is None or form.name in _NOT_YET) else None
     if taken is not None or form is None:
         return taken
+    if form.name in _OWN_FORMS:
+        return Suggestion(f"This is {_OWN_FORMS[form.name]}: write it so that nothing in it overflows.", form.code)
     return Suggestion(f"This is a {form.name}: let torch do it, which does not overflow.", form.code)
+
+
+# Of these torch has no function: it is its other functions that make them.
+_OWN_FORMS = {
+    "inverse softplus": "a softplus turned round", "log of a Bessel function": "the logarithm of a Bessel function",
+    "ratio of Bessel functions": "a ratio of Bessel functions",
+}  # fmt: skip
 
 
 def _shared(facts: Facts) -> Suggestion | None:
@@ -196,9 +206,34 @@ def _bounded(origin: Origin, op: str, most: str) -> Suggestion:
     clamp, there = (f"clamp(-{most}, {most})", f"beyond -{most} and {most}") if op in EVEN else (
         f"clamp(max={most})", f"above {most}"
     )  # fmt: skip
-    within = fitting.clamped(origin, op)
+    name = op.removeprefix("special_")
+    within = fitting.clamped(origin, name)
     if within is not None:
-        code = fitting.argument(origin, op, lambda _: f"{within}.{clamp}")
+        code = fitting.argument(origin, name, lambda _: f"{within}.{clamp}")
         return Suggestion(f"It is clamped already, and not enough: it need not go {there}.", code)
-    code = fitting.arguments(origin, op, lambda text: f"{text}.{clamp}")  # the others break at the same values
-    return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or f"torch.{op}(x.{clamp})")
+    code = fitting.arguments(origin, name, lambda text: f"{text}.{clamp}")  # the others break at the same values
+    general = f"torch.{op.replace('_', '.')}(x.{clamp})"
+    if code is not None and _is_logged(origin):
+        text = f"Its logarithm is taken, which grows as what goes in does, and a bound would hold it at {most}: "
+        return Suggestion(f"{text}write it in logarithms, by torch.logsumexp or torch.logaddexp, say.")
+    return Suggestion(f"Bound what goes into it, where it need not go {there}.", code or general)
+
+
+def _is_logged(origin: Origin) -> bool:
+    """Whether the line takes the logarithm of what the underlined op gives, or of a product or a sum with it."""
+    found, source = fitting.parsed(origin), (origin.source or "").strip()
+    own = None if found is None else ast.dump(found[1])
+    calls = [one for one in fitting.nodes_of(source) if isinstance(one, ast.Call)]
+    logs = [given for one in calls for name in _LOGS if (given := fitting.target(one, name)) is not None]
+    return any(ast.dump(part) == own for given in logs for part in _parts(given))
+
+
+_LOGS = ("log", "log2", "log10")
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """Return the terms and factors of an expression, and what its sums and means are taken of."""
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Pow):
+        return [*_parts(node.left), *_parts(node.right)]
+    summed = fitting.target(node, "sum") or fitting.target(node, "mean")
+    return [node] if summed is None else _parts(summed)

@@ -1,0 +1,1 @@
+"""Quotients of which both sides vanish together, and their limits (reader side)."""
