@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.sight import gradients_of
 from nandiag.runtime.recorder import RECORDER, Unsaid
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.loop.given import GIVEN
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.judge import Border
     from nandiag.runtime.watch.sentinel import Sentinel
 
+Words: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _MOST_BEHIND = 16
 # Looks at what may come to nothing take this share of the time, but for the first.
 _SHARE, _FREE_LOOKS = 0.01, 2
@@ -115,9 +117,10 @@ class Nesting(threading.local):
     def __init__(self) -> None:
         self._frames: list[FrameType] = []
         self._within: list[weakref.ref[Optimizer]] = []
+        self._outermost: Callable[[], Optimizer | None] = _nobody
 
-    def enter(self, frame: FrameType, optimizer: Optimizer) -> bool:
-        """Take the frame of one more ``step`` call; returns whether it is the outermost."""
+    def enter(self, frame: FrameType, optimizer: Optimizer, words: Words) -> bool:
+        """Take the frame of one more ``step`` call, and what it was given; returns whether it is the outermost."""
         if self._frames:
             # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack.
             alive = _frames_alive()
@@ -125,14 +128,20 @@ class Nesting(threading.local):
         self._frames.append(frame)
         if len(self._frames) == 1:
             self._within.clear()
+            self._outermost = weakref.ref(optimizer)
+            GIVEN.begins(optimizer, *words)
             return True
         self._within.append(weakref.ref(optimizer))
+        if self._outermost() is not optimizer:  # else it is the step of a class that it derives from
+            GIVEN.begins(optimizer, *words)
         return False
 
     def begins(self, frame: FrameType) -> None:
         """Take the frame of a ``step`` call where none is under way."""
         self._frames.append(frame)
         self._within.clear()
+        if GIVEN:
+            GIVEN.forget()
 
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
         """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself.
