@@ -15,6 +15,7 @@ from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import of_given
+from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.explain import (
     few_weights,
@@ -258,11 +259,10 @@ class Evidence:
 
     def _copied(self, tensor: Tensor) -> Finding | None:
         """A weight may be a copy that the script made in this step, or be written into: return the origin of that."""
-        entry = self.copier(storage(tensor)) if self.copier is not None else None
+        entry = None if self.copier is None else self.copier(storage(tensor))
         again = self.result.rewritten.get(storage(tensor))
         made = self.result.outputs.get(id(entry), [])[:1] if again is None else [again]
-        found = origin([op for op in map(self.tracer.writer, made) if op is not None])
-        return found if found is not None and found.source == "op" else None
+        return made_by(self.tracer, made) or poured(self.tracer, self.result, self._written_by(tensor))
 
     def _outside(self, case: Case, op: Op, named: Label | None, came: Outside) -> Looked:
         tensor = came.tensor
