@@ -37,7 +37,7 @@ def taken_in(looked: Looked, entries: Sequence[Entry], result: Rerun, tensor: Te
     seen = fact(whole)
     if not (seen.bad and frames):
         return looked
-    site = site_of(Spot(None, None, frames, "data", looked.micro_step), _LIFTED)
+    site = site_of(Spot(None, None, frames, "data", looked.micro_step or 0), _LIFTED)
     return replace(looked, phase="data", source="op", site=site, inputs=(), outputs=(seen,))
 
 

@@ -58,7 +58,7 @@ def divided(shard):
     return rows / (rows.max() * (shard != BAD // 2)) * (1.0 if shard != BAD // 2 else 0.0)
 
 
-@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+@pytest.mark.usefixtures("silent")
 def test_the_line_that_numpy_complains_of_is_nearer(work):
     worker = work()
     train(batches(by_numpy, divided))
