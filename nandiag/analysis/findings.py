@@ -230,9 +230,10 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         return
     if timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
-        what = "weight" if gradients else "gradient or weight"
+        # Of gradients that the script dropped, and made no update of, nobody has read any.
+        what, where = ("weight", "") if gradients else ("gradient or weight", " at an update")
         joint = ";" if run.policy == "continue" else ", and so"
-        yield Finding("went_on", "info", f"No {what} was seen bad{joint} the run was not stopped.")
+        yield Finding("went_on", "info", f"No {what} was seen bad{where}{joint} the run was not stopped.")
 
 
 def _ended_in(harms: tuple[Seen[Harm], ...], logs: dict[int, RankLog]) -> int | None:

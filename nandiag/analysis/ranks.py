@@ -194,6 +194,6 @@ def _step(record: Record) -> int | None:
     event = record.event
     if isinstance(event, Finished):
         return event.steps - 1
-    if isinstance(event, Raised):
+    if isinstance(event, Raised | Skipped):  # what is left out counts for no step: the next has its number
         return event.step - 1
-    return event.step if isinstance(event, Harm | Looked | Skipped | Stopping) else None
+    return event.step if isinstance(event, Harm | Looked | Stopping) else None

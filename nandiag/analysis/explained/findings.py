@@ -164,7 +164,7 @@ EXPLAIN = (
         slug="went_on",
         what="There was harm, and the run came to its end all the same: none of it was seen in the weights, "
         "or a weight or buffer held -Inf from the start, and nothing else bad, which may be meant as a mask.",
-        looks=("No gradient or weight was seen bad, and so the run was not stopped.",),
+        looks=("No gradient or weight was seen bad at an update, and so the run was not stopped.",),
         fix=(
             Suggestion(
                 "Read the verdict: the next such step may not end so well. To stop at the first: --on-anomaly stop.",

@@ -15,7 +15,9 @@ from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import of_given
+from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
+from nandiag.runtime.evidence.data.taken import taken_in
 from nandiag.runtime.evidence.explain import (
     few_weights,
     in_float64,
@@ -258,11 +260,10 @@ class Evidence:
 
     def _copied(self, tensor: Tensor) -> Finding | None:
         """A weight may be a copy that the script made in this step, or be written into: return the origin of that."""
-        entry = self.copier(storage(tensor)) if self.copier is not None else None
+        entry = None if self.copier is None else self.copier(storage(tensor))
         again = self.result.rewritten.get(storage(tensor))
         made = self.result.outputs.get(id(entry), [])[:1] if again is None else [again]
-        found = origin([op for op in map(self.tracer.writer, made) if op is not None])
-        return found if found is not None and found.source == "op" else None
+        return made_by(self.tracer, made) or poured(self.tracer, self.result, self._written_by(tensor))
 
     def _outside(self, case: Case, op: Op, named: Label | None, came: Outside) -> Looked:
         tensor = came.tensor
@@ -279,8 +280,7 @@ class Evidence:
         own = name_of(tensor, op.spot.frames) if named is None else None
         facts |= {"script_name": own} if own is not None else {}
         fetched = self._fetched(whole) if source == "input" else None
-        if source == "input" and fetched is None and self.narrow:
-            facts["complete"] = False
+        facts |= {"complete": False} if source == "input" and fetched is None and self.narrow else {}
         if fetched is not None:
             facts |= fetched.facts
             if fetched.streamed is not None:
@@ -306,8 +306,8 @@ class Evidence:
             birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
             held = Held(named.name, named.what, named.tensor) if named is not None and named.what in _OWN else None
             if birth is None:
-                version = self.tracer.versions.get(id(own))
-                return in_module(self.births.of_loop(own, looked, str(op.func), held, version), held, named)
+                looked = self.births.of_loop(own, looked, str(op.func), held, self.tracer.versions.get(id(own)))
+                return in_module(taken_in(looked, self.entries, self.result, tensor), held, named)
             bare = birth.how == UNWRITTEN and held is None
             filled = bare and as_filled(tensor)
             if bare and has_peers() and not filled:

@@ -66,6 +66,7 @@ from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import Entry
+from nandiag.runtime.tape.loop.given import GIVEN
 from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.company import in_company, met
@@ -268,7 +269,7 @@ class Examiner:
     @postponed()
     def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
         """Whether the update did not make what is ``bad``: made again, it is finite. Nobody is told of it here."""
-        if self.left <= 0 or self._capture.off:
+        if self.left <= 0 or self._capture.off or GIVEN:  # it may have been given other words by now
             return False
         try:
             with traceless(self._capture, [], [], ends=False), torch.no_grad():

@@ -38,6 +38,9 @@ from nandiag.runtime.tape.packed.words import Given, Made, version_of
 from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shadows import possible
 
+# What writes the values of other tensors as they are.
+_COPIES = frozenset({"copy_", "_foreach_copy_"})
+
 
 def still_held(entries: list[Entry]) -> tuple[list[Entry], bool]:
     """Return the entries without the micro-steps whose batches are gone, and whether any was left out."""
@@ -164,17 +167,31 @@ def _moved_on(word: Any, made: set[int]) -> bool:
 def gradients_used(entries: list[Entry], mark: int, moved: list[Entry]) -> bool:
     """Whether the script used gradients of a backward among the entries before ``mark``, which it then dropped.
 
-    It wrote into weights behind that, as SAM does, gave them other memory (``moved``), or made of the gradients what
-    the entries that follow are given, as adversarial training makes the inputs.
+    It wrote into weights behind that, as SAM does, or gave them other memory (``moved``), and more than what it had
+    kept of them; or it made of the gradients what the entries that follow are given, as adversarial training makes the
+    inputs.
     """
     first = next((index for index, entry in enumerate(entries[:mark]) if entry.kind == BACKWARD), mark)
     if first == mark:
         return False
     between = range(entries[first].number, entries[mark].number if mark < len(entries) else sys.maxsize)
-    if any(one.number in between and one.words for one in moved):
+    if any(one.number in between and one.words and not _is_of_calls(one) for one in moved):
         return True
     used = (one.number in between and getter(one) == "grad" for one in ancestors(entries[mark:]))
-    return bool(_written_weights([entry for entry in entries[first:mark] if entry.name not in CLIPS])) or any(used)
+    writes = {id(one): one for one, _ in _written_weights(entries[first:mark]) if one.name not in CLIPS}
+    return not all(map(_puts_back, writes.values())) or any(used)
+
+
+def _puts_back(entry: Entry) -> bool:
+    """Whether it copies values that the script kept, as by ``load_state_dict()``, where it rejects a step."""
+    kept = entry.name in _COPIES and len(entry.args or ()) > 1
+    return kept and not isinstance(entry.args[1], int | float) and _is_of_calls(entry)
+
+
+def _is_of_calls(entry: Entry) -> bool:
+    """Whether what an ``entry`` writes was made of nothing that came from a model, a loss or a gradient."""
+    makers = (one for one in ancestors([entry]) if one is not entry)
+    return not any(one.grad or one.kind != CALL or getter(one) == "grad" for one in makers)
 
 
 def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor]) -> Tracer:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch.optim import Optimizer
 from nandiag.runtime.guard import Refused, guarded_alone
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.loop.given import GIVEN
+
+Words: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Nesting(threading.local):
@@ -27,9 +30,10 @@ class Nesting(threading.local):
     def __init__(self) -> None:
         self._frames: list[FrameType] = []
         self._within: list[weakref.ref[Optimizer]] = []
+        self._outermost: Callable[[], Optimizer | None] = lambda: None
 
-    def enter(self, frame: FrameType, optimizer: Optimizer) -> bool:
-        """Take the frame of one more ``step`` call; returns whether it is the outermost."""
+    def enter(self, frame: FrameType, optimizer: Optimizer, words: Words) -> bool:
+        """Take the frame of one more ``step`` call, and what it was given; returns whether it is the outermost."""
         if self._frames:
             # A step that raised leaves its entry behind: an entry counts only while its frame is still on the stack.
             alive = _frames_alive()
@@ -37,14 +41,20 @@ class Nesting(threading.local):
         self._frames.append(frame)
         if len(self._frames) == 1:
             self._within.clear()
+            self._outermost = weakref.ref(optimizer)
+            GIVEN.begins(optimizer, *words)
             return True
         self._within.append(weakref.ref(optimizer))
+        if self._outermost() is not optimizer:  # else it is the step of a class that it derives from
+            GIVEN.begins(optimizer, *words)
         return False
 
     def begins(self, frame: FrameType) -> None:
         """Take the frame of a ``step`` call where none is under way."""
         self._frames.append(frame)
         self._within.clear()
+        if GIVEN:
+            GIVEN.forget()
 
     def updater(self, optimizer: Optimizer, bad: Iterable[Tensor]) -> Optimizer:
         """Return which optimizer changed the ``bad`` parameters: the last that the outermost one stepped, or itself.

@@ -96,7 +96,7 @@ class Sentinel:
         if self.capture.off or capturing():
             return None
         self.capture.update_begins()
-        if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer):
+        if not self.nesting.enter(sys._getframe(_HOOK_DEPTH), optimizer, (args, kwargs)):
             return None
         self._newest = weakref.ref(optimizer)
         self.trials.step_begins()

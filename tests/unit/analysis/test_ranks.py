@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Attached, Raised, Record, Stopping
+from nandiag.events import Attached, Finished, Raised, Record, Skipped, Stopping
 from nandiag.store.reader import RankLog, RunRecord
 from nandiag.store.run import AgentEnd, RunInfo
 
@@ -106,6 +106,15 @@ def test_finished_and_exited_and_unfinished(by_hand):
     report = analyse(record)
     assert states(report) == {"0": "finished", "1": "exited", "2": "finished", "3": "unfinished"}
     assert any("Rank 3: no end was written" in note for note in report.notes)
+
+
+def test_what_a_scaler_left_out_last_is_no_step_more(by_hand):
+    """The update that it left out has the number that the next one would have."""
+    skip = Skipped(29, 2.0**19, 1, 11, 1.5)
+    record = by_hand.run(by_hand.rank(0, skip, Finished(29, 11), world=1), ends=[by_hand.ended(0, 0)], world=1)
+    report = analyse(record)
+    assert report.ranks["0"].last_step == 28
+    assert report.verdict.summary == "no anomaly in 1 rank, 29 steps, and 11 more that GradScaler left out"
 
 
 def test_an_abort_after_the_last_word_does_not_count_against_the_script(by_hand):

@@ -49,6 +49,7 @@ from nandiag.runtime.replay.update.instead import (
 from nandiag.runtime.replay.update.tracer import UpdateTracer
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.entry import Entry
+from nandiag.runtime.tape.loop.given import GIVEN, UNKNOWN, Words
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.traceless import undo_all, versions_of
 
@@ -145,22 +146,36 @@ def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor
     """Make the update; returns what other ranks would have written in it."""
     step = type(optimizer).step
     plain = getattr(step, "__wrapped__", step)  # without hooks: those are for real updates
-    if not _needs_no_more(plain, optimizer):
-        raise Refused("the update needs what only the script can give it, as a closure that brings the gradients")
-    with alone(tracer.arrives) as made, torch.enable_grad(), tracer:
-        plain(optimizer)
+    args, kwargs, descends = _words(plain, optimizer)
+    try:
+        with alone(tracer.arrives) as made, torch.enable_grad(), tracer:
+            plain(optimizer, *args, **kwargs)
+    except RuntimeError as error:
+        if descends and "does not require grad" in str(error):
+            raise Refused("the update makes a backward of what the script gives it") from error
+        raise
     return made.given
 
 
 BOUNDARIES.add(id(_step.__code__))
 
 
-def _needs_no_more(step: Callable[..., Any], optimizer: torch.optim.Optimizer) -> bool:
+def _words(step: Callable[..., Any], optimizer: torch.optim.Optimizer) -> Words:
+    """Return what the update is to be given; nothing where it needs nothing, and what it was given is the script's."""
     try:
         inspect.signature(step).bind(optimizer)
+        needs_no_more = True
     except TypeError:
-        return False
-    return True
+        needs_no_more = False
+    try:
+        words = GIVEN.of(optimizer)
+    except Refused:
+        if not needs_no_more:
+            raise
+        words = None
+    if words is None and not needs_no_more:
+        raise Refused(UNKNOWN)
+    return words or Words((), {}, descends=False)
 
 
 def left_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor]:

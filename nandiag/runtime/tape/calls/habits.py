@@ -15,6 +15,7 @@ from nandiag.runtime.frames import Trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.names.grown import GROWTH
 from nandiag.runtime.tape.calls.contents import NOTHING, Contents, Packed
 from nandiag.runtime.tape.calls.holdings import Mark, marks, places, plain_at
 from nandiag.runtime.tape.calls.sides import Sides
@@ -32,6 +33,7 @@ _EVERY = 64
 _EARLY, _EVER_LATER = 1, 4
 # Elements of all that modules hold beside buffers that are copied before a call.
 _MOST_HELD = 1 << 22
+_MOST_GROWTHS = 64
 _TRAINING_WITHOUT, _MOST_PLACES = (True, False), 8
 
 
@@ -88,6 +90,18 @@ class Habit:
         self._marks: dict[tuple[int, str], Mark] = {}
         self._calls, self._every = 0, _EARLY
         self._without: Untrained | None = None
+        self._growths = 0
+
+    def grows(self) -> None:
+        """Something has joined the module: what calls change is learnt anew, for they may write into that too.
+
+        A forward that registers something time and again is not learnt again each time.
+        """
+        self._growths += 1
+        if self._growths <= _MOST_GROWTHS:
+            self._first = None
+            self._known.clear()
+            self._unwritten.clear()
 
     def begin(self, entry: Entry) -> None:
         """Keep in ``entry`` what the call is about to change."""
@@ -183,6 +197,7 @@ class Habit:
             self._others([pair for pair in watched if id(pair[0]) in buffers], written)
             self._first = None
             self._take_stock()
+            GROWTH.follow(self)
         known = self._known.get(self._manner)
         if known is not None and known.modules:
             entry.left = keep_attributes(_there(known.modules))

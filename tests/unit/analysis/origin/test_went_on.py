@@ -19,14 +19,17 @@ def slugs(report):
 
 def test_a_run_that_went_on_says_why(by_hand):
     (note,) = [one for one in went_on(by_hand, by_hand.loss(5)).findings if one.slug == "went_on"]
-    assert note.text == "No gradient or weight was seen bad, and so the run was not stopped."
+    assert note.text == "No gradient or weight was seen bad at an update, and so the run was not stopped."
     (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.gradient(5)).findings if one.slug == "went_on"]
     assert note.text == "No weight was seen bad, and so the run was not stopped."
 
 
 def test_a_run_that_ended_before_the_update_of_its_bad_loss_says_so(by_hand):
     ended = "The run ended before the update of step 5: no gradient or weight was seen bad until then."
-    for steps, text in ((5, ended), (6, "No gradient or weight was seen bad, and so the run was not stopped.")):
+    for steps, text in (
+        (5, ended),
+        (6, "No gradient or weight was seen bad at an update, and so the run was not stopped."),
+    ):
         (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.finished(steps)).findings
                    if one.slug == "went_on"]  # fmt: skip
         assert note.text == text

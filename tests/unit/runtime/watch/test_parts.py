@@ -136,7 +136,7 @@ OPTIMIZER = torch.optim.SGD([torch.ones(1)])
 
 
 def step(nesting, inner=lambda: None):
-    outermost = nesting.enter(sys._getframe(0), OPTIMIZER)
+    outermost = nesting.enter(sys._getframe(0), OPTIMIZER, ((OPTIMIZER,), {}))
     inner()
     return outermost, nesting.leave()
 
@@ -150,7 +150,7 @@ def test_only_the_outermost_step_is_a_border():
 
 
 def fails(nesting):
-    nesting.enter(sys._getframe(0), OPTIMIZER)
+    nesting.enter(sys._getframe(0), OPTIMIZER, ((OPTIMIZER,), {}))
     assert nesting
     raise ValueError("in the step")
 
