@@ -23,9 +23,25 @@ def found(worker):
     return next(look for look in worker.events(Looked) if look.outcome == "found")
 
 
-def unseen():
-    """Return NaN that no op of torch's made."""
-    return torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+# NaN that no op of torch's made, and that nobody saw come into torch: it was there before anything was watched.
+UNSEEN = torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+
+
+def test_what_bytes_brought_in_the_midst_of_training_is_told_by_that_line(work):
+    worker = work()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = torch.ones(())
+    for step in range(3):
+        loss = (model(torch.randn(2, 4)) / scale).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 1:
+            scale = torch.frombuffer(bytearray(b"\x00\x00\xc0\x7f"), dtype=torch.float32)
+    look = found(worker)
+    assert (look.step, look.source, look.facts["script_name"]) == (2, "op", "scale")
+    assert look.site.source.strip().startswith("scale = torch.frombuffer(")
 
 
 def test_a_running_statistic_that_went_bad_after_the_step_before(work):
@@ -40,7 +56,7 @@ def test_a_running_statistic_that_went_bad_after_the_step_before(work):
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            scale = 0.9 * scale + 0.1 * error.std() if step != 3 else unseen()
+            scale = 0.9 * scale + 0.1 * error.std() if step != 3 else UNSEEN
         if step == 4:
             break
     look = found(worker)
@@ -54,7 +70,7 @@ def test_an_attribute_of_an_object(work):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         if step == 2:
-            keeper.scale = unseen()
+            keeper.scale = UNSEEN
         loss = (model(torch.ones(2, 4)) * keeper.scale).mean()
         optimizer.zero_grad()
         loss.backward()
