@@ -178,8 +178,10 @@ def gradients_used(entries: list[Entry], mark: int, moved: list[Entry]) -> bool:
     if any(one.number in between and one.words and not _is_of_calls(one) for one in moved):
         return True
     used = (one.number in between and getter(one) == "grad" for one in ancestors(entries[mark:]))
-    writes = {id(one): one for one, _ in _written_weights(entries[first:mark]) if one.name not in CLIPS}
-    return not all(map(_puts_back, writes.values())) or any(used)
+    written = [(one, weight) for one, weight in _written_weights(entries[first:mark]) if one.name not in CLIPS]
+    # What numpy or Python made of gradients is no more known to be of them: kept weights are not bad.
+    back = all(_puts_back(one) and not is_bad(weight) for one, weight in written)
+    return not back or any(used)
 
 
 def _puts_back(entry: Entry) -> bool:
@@ -189,9 +191,12 @@ def _puts_back(entry: Entry) -> bool:
 
 
 def _is_of_calls(entry: Entry) -> bool:
-    """Whether what an ``entry`` writes was made of nothing that came from a model, a loss or a gradient."""
+    """Whether what an ``entry`` writes is not bad, and was made of nothing of a model's, a loss's or a gradient's."""
     makers = (one for one in ancestors([entry]) if one is not entry)
-    return not any(one.grad or one.kind != CALL or getter(one) == "grad" for one in makers)
+    if any(one.grad or one.kind != CALL or getter(one) == "grad" for one in makers):
+        return False
+    given = (one.tensor() if type(one) is Made else one.get() if type(one) is Given else None for one in entry.words)
+    return not any(map(is_bad, (one for one in given if isinstance(one, Tensor))))
 
 
 def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor]) -> Tracer:

@@ -33,6 +33,7 @@ from nandiag.runtime.lag.withheld import WithholdingSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.memory.later.stored import Stored
+from nandiag.runtime.names.standing import name_by_place
 from nandiag.runtime.numeric import ear, warned
 from nandiag.runtime.numeric.made import watch_fetches
 from nandiag.runtime.numeric.taken import watch_taken
@@ -93,6 +94,7 @@ def arm() -> Sentinel:
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
     _record_births(sentinel, capture)
+    name_by_place()
     ending.on_leave(functools.partial(_let_go, capture))
     return sentinel
 

@@ -261,6 +261,12 @@ def as_it_was():
 
 
 @pytest.fixture
+def touched():
+    """Whose attributes arming replaces."""
+    return TOUCHED
+
+
+@pytest.fixture
 def silent():
     """numpy as a script has it that silenced it for good."""
     HEARD.clear()

@@ -1,7 +1,7 @@
 """What the script hands an update itself, as ``step(loss)``: kept until the next one, to make it again with (worker).
 
-Numbers and small tensors by their values as the update begins; larger tensors weakly, and good for as long as nothing
-wrote into them. A callable, or any other object, is the script's: an update that needs one cannot be made again.
+Numbers and a few small tensors by their values as the update begins; other tensors weakly, and good for as long as
+nothing wrote into them. A callable, or another object, is the script's: an update that needs one is not made again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.tape.packed.words import PLAIN, version_of
 
-_MOST = 1024
-_DEEPEST = 4
+_MOST_ELEMENTS = 1024
+_MOST_COPIES, _MOST, _DEEPEST = 8, 1024, 4
 _GONE = "what the script gave the update is not there any more as it was"
 UNKNOWN = "the update needs what only the script can give it, as a closure that brings the gradients"
 Again = Callable[[], Any]
@@ -51,7 +51,8 @@ class Given:
         if all(word is None or callable(word) for word in words):
             return
         with quiet():
-            packed = _packed(args[1:], 0), _packed(kwargs, 0)
+            pack = _Pack()
+            packed = pack.of(args[1:]), pack.of(kwargs)
         self._known[optimizer] = (*packed, _descends((args[1:], kwargs), 0))
 
     def forget(self) -> None:
@@ -64,21 +65,35 @@ class Given:
         return None if known is None else Words(known[0](), known[1](), known[2])
 
 
-def _packed(thing: Any, depth: int) -> Again:
-    """Return what gives ``thing`` again as it is now, or raises Refused."""
-    if isinstance(thing, Tensor):
-        if thing.numel() <= _MOST and type(thing) is Tensor:
+class _Pack:
+    """Keeps what one update is given: so much at most, for each update pays for it."""
+
+    def __init__(self) -> None:
+        self._copies, self._left = _MOST_COPIES, _MOST
+
+    def of(self, thing: Any, depth: int = 0) -> Again:
+        """Return what gives ``thing`` again as it is now, or raises Refused."""
+        self._left -= 1
+        if isinstance(thing, Tensor):
+            return self._of_tensor(thing)
+        if type(thing) in PLAIN or isinstance(thing, int | float | complex | str):
+            return lambda: thing
+        if depth < _DEEPEST and type(thing) in {list, tuple, dict} and len(thing) <= self._left:
+            return self._of_members(thing, depth + 1)
+        return _refused
+
+    def _of_tensor(self, thing: Tensor) -> Again:
+        if self._copies and thing.numel() <= _MOST_ELEMENTS and type(thing) is Tensor:
+            self._copies -= 1
             return partial(_copy, thing.detach().clone())
         return partial(_as_it_was, weakref.ref(thing), version_of(thing))
-    if type(thing) in PLAIN or isinstance(thing, int | float | complex | str):
-        return lambda: thing
-    if type(thing) in {list, tuple} and depth < _DEEPEST and len(thing) <= _MOST:
-        parts, kind = [_packed(one, depth + 1) for one in thing], type(thing)
+
+    def _of_members(self, thing: Any, depth: int) -> Again:
+        if type(thing) is dict:
+            members = {key: self.of(one, depth) for key, one in thing.items()}
+            return lambda: {key: member() for key, member in members.items()}
+        parts, kind = [self.of(one, depth) for one in thing], type(thing)
         return lambda: kind(part() for part in parts)
-    if type(thing) is dict and depth < _DEEPEST and len(thing) <= _MOST:
-        members = {key: _packed(one, depth + 1) for key, one in thing.items()}
-        return lambda: {key: member() for key, member in members.items()}
-    return _refused
 
 
 def _copy(value: Tensor) -> Tensor:

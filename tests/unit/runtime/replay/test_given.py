@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.tape.loop import given
 from nandiag.runtime.tape.loop.given import GIVEN
 
 
@@ -22,24 +23,24 @@ class Polyak(torch.optim.Optimizer):
                 one.sub_(rate * one.grad)
 
 
-def polyak(worker, given, steps=3):
+def polyak(worker, hand, steps=3):
     layer = nn.Linear(2, 1)
     optimizer = Polyak(layer.parameters(), {})
     for step in range(steps):
         optimizer.zero_grad()
         loss = (layer(torch.ones(1, 2)) * (step < steps - 1)).square().sum()
         loss.backward()
-        optimizer.step(*given(loss))
+        optimizer.step(*hand(loss))
     return worker.looked[0]
 
 
 @pytest.mark.parametrize(
-    "given",
+    "hand",
     [lambda loss: (loss,), lambda loss: (loss.detach(),), lambda _: (torch.tensor(1.5),)],
     ids=["loss", "detached", "other"],
 )
-def test_an_update_that_is_given_a_tensor_is_made_again_with_it(work, given):
-    looked = polyak(work(), given)
+def test_an_update_that_is_given_a_tensor_is_made_again_with_it(work, hand):
+    looked = polyak(work(), hand)
     assert (looked.outcome, looked.source, looked.phase) == ("found", "op", "optimizer"), looked
     assert (looked.site.op, looked.site.source.strip()) == ("aten.div.Tensor", "rate = (loss - least) / square"), looked
 
@@ -61,6 +62,35 @@ def test_what_is_in_containers_is_given_again(work):
         loss.backward()
         optimizer.step(losses={"all": [loss]}, options=(0.0,))
     assert worker.looked[0].site.op == "aten.div.Tensor", worker.looked[0]
+
+
+class ByList(torch.optim.Optimizer):
+    """Is given its gradients, as a list."""
+
+    @torch.no_grad()
+    def step(self, gradients):
+        (group,) = self.param_groups
+        for one, gradient in zip(group["params"], gradients, strict=True):
+            one.sub_(0.1 * gradient / gradient.norm())
+
+
+def test_of_a_long_list_the_first_are_copied_and_the_others_held_as_long_as_nobody_writes_there(work):
+    worker = work()
+    layers = nn.ModuleList(nn.Linear(2, 1) for _ in range(10))
+    optimizer = ByList(layers.parameters(), {})
+    for step in range(3):
+        optimizer.zero_grad()
+        sum(layer(torch.ones(1, 2)).square().sum() * (step < 2) for layer in layers).backward()
+        optimizer.step([one.grad for one in layers.parameters()])
+    assert worker.looked[0].site.source.strip() == "one.sub_(0.1 * gradient / gradient.norm())", worker.looked[0]
+
+
+def test_what_is_given_costs_no_more_than_so_many_copies():
+    pack, shared = given._Pack(), torch.ones(3)
+    again = pack.of([shared] * 20)
+    assert sum(one is not shared and one.data_ptr() != shared.data_ptr() for one in again()) == given._MOST_COPIES
+    with pytest.raises(Refused):
+        given._Pack().of([1.0] * (given._MOST + 1))()
 
 
 class Backward(torch.optim.Optimizer):

@@ -88,9 +88,30 @@ def behind_gradients(loop):
     loop.loads()
 
 
+def by_numpy(loop):
+    for one in loop.net.parameters():
+        one.data.copy_(torch.from_numpy(one.detach().numpy() - 0.01 * one.grad.numpy()))
+
+
+def by_numbers(loop):
+    with torch.no_grad():
+        for one in loop.net.parameters():
+            one.copy_(torch.tensor((one - 0.01 * one.grad).tolist()))
+
+
 @pytest.mark.parametrize("way", [by_gradients, behind_gradients])
 def test_gradients_that_weights_are_changed_by_are_used(work, way):
     worker = work()
     trained(Loop(), way)
     worker.sentinel.finish()
     assert [one.what for one in worker.harms][:1] == ["loss"]
+
+
+@pytest.mark.parametrize("way", [by_numpy, by_numbers])
+def test_what_is_bad_is_no_kept_weight_whoever_made_it_of_the_gradients(work, way):
+    worker = work()
+    trained(Loop(), way)
+    worker.sentinel.finish()
+    assert {one.step for one in worker.harms} == {SPOILT[0]}
+    assert worker.events(Skipped) == []
+    assert (worker.looked[0].step, worker.looked[0].site.op) == (SPOILT[0], "aten.pow.Tensor_Scalar")
