@@ -87,9 +87,7 @@ def arm() -> Sentinel:
     _wrap_optimizer_init(sentinel, capture)
     anomaly_mode.arm()
     watch_scaler(sentinel.clock.updates, sentinel.scaler_skipped, sentinel.scaled)
-    ending.on_exit(sentinel.finish)
-    ending.on_teardown(sentinel.last.at_exit)
-    ending.on_hard_exit(guarded("last look")(sentinel.last.take_at_once))
+    _have_last_words(sentinel)
     RING.listeners.append(guarded("last look")(sentinel.last.begins))
     _watch_raise(sentinel)
     RECORDER.emit(_armed())
@@ -97,6 +95,12 @@ def arm() -> Sentinel:
     name_by_place()
     ending.on_leave(functools.partial(_let_go, capture))
     return sentinel
+
+
+def _have_last_words(sentinel: Sentinel) -> None:
+    ending.on_exit(sentinel.finish)
+    ending.on_teardown(sentinel.last.at_exit)
+    ending.on_hard_exit(guarded("last look")(sentinel.last.take_at_once))
 
 
 def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
