@@ -116,7 +116,7 @@ def _met_at(op: Op) -> int | None:
 
 def _goes_on(op: Op) -> bool:
     """Whether it makes finite numbers of finite ones, each by itself."""
-    name, words = _name(op), op.words[0] if op.words is not None else ()
+    name, words = _name(op), list(op.words[0]) if op.words is not None else []
     if name == "pow":
         return len(words) == _PAIR and isinstance(words[1], int | float) and words[1] >= 1
     if name == "div":
