@@ -117,8 +117,8 @@ def _met_at(op: Op) -> int | None:
 def _goes_on(op: Op) -> bool:
     """Whether it makes finite numbers of finite ones, each by itself."""
     name, words = _name(op), list(op.words[0]) if op.words is not None else []
-    if name == "pow":
-        return len(words) == _PAIR and isinstance(words[1], int | float) and words[1] >= 1
+    if name == "pow":  # of what is below 0 there is no other
+        return len(words) == _PAIR and isinstance(words[1], int | float) and words[1] >= 1 and words[1] % 1 == 0
     if name == "div":
         return len(words) == _PAIR and len(op.inputs) > 0 and not any(op.inputs[1:])
     return name in _ONWARD

@@ -151,6 +151,11 @@ def under_a_root(out, target, known):
     return (per * known).sum() / known.sum()
 
 
+def to_no_whole_power(out, target, known):
+    per = (target - out) ** 1.5
+    return (per * known).sum() / known.sum()
+
+
 def of_its_inverse(out, target, known):
     per = 1 / (out * target)
     return (per * known).sum() / known.sum()
@@ -211,7 +216,9 @@ def test_a_number_stands_for_the_nan_where_it_meets_a_gradient_and_all_gradients
     assert weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("loss_of", [with_a_mask_made_behind, under_a_root, of_its_inverse, met_twice])
+@pytest.mark.parametrize(
+    "loss_of", [with_a_mask_made_behind, under_a_root, to_no_whole_power, of_its_inverse, met_twice]
+)
 def test_no_code_is_given_where_no_number_is_known_to_help(work, loss_of):
     worker = work(on_anomaly="continue")
     train(holed, loss_of)
