@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
+from nandiag.analysis.causes.mends.masked import missing
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -74,42 +75,7 @@ def _of_missing(facts: Facts) -> Cause:
     """Name the product by which a mask is to leave out the NaN that stands for what is missing."""
     bad = next((one for one in facts.origin.inputs if one.nan), facts.origin.inputs[0])
     text = f"0 times NaN is NaN: {bad.nan:,} NaN where the mask is 0"
-    mend = Suggestion(_NUMBERS, _with_numbers(facts) or "target = torch.where(mask, target, 0)")
-    return Cause("masked_infinity", (text, *written_at(facts, "NaN")), (mend,), LIKELY)
-
-
-_NUMBERS = (
-    "Put a number in the place of the NaN before the arithmetic, by the same mask, or go on with what the mask leaves "
-    "alone (pred[mask] and target[mask]). Behind the arithmetic neither helps: its gradient is NaN there."
-)
-
-
-def _with_numbers(facts: Facts) -> str | None:
-    """Return the user's line with 0 in what is multiplied by the mask, wherever the mask is 0.
-
-    A name by itself needs no product any more. What is called, or indexed, may have another shape than the mask.
-    """
-    found, given = fitting.parsed(facts.origin), facts.origin.inputs
-    node = None if found is None else found[1]
-    if found is None or not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult) or fitting.assigned(found):
-        return None
-    sides = (node.left, node.right) if given[0].nan else (node.right, node.left)
-    mask = ast.unparse(sides[1])
-    where = mask if dtype_of(given[0 if given[1].nan else 1]) == "bool" else f"{fitting.bracketed(sides[1])} != 0"
-    if isinstance(sides[0], ast.Name | ast.Attribute):
-        return fitting.whole(facts.origin, f"torch.where({where}, {ast.unparse(sides[0])}, 0)")
-    if any(isinstance(one, ast.Call | ast.Subscript | ast.Attribute) for one in ast.walk(sides[0])):
-        return None
-    _Filled(where).visit(sides[0])
-    return fitting.whole(facts.origin, ast.unparse(node))
-
-
-class _Filled(ast.NodeTransformer):
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Name(f"torch.where({self.where}, {node.id}, 0)")
+    return Cause("masked_infinity", (text, *written_at(facts, "NaN")), (missing.mend(facts),), LIKELY)
 
 
 def written_at(facts: Facts, what: str) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from nandiag.events import Site, TensorFact, words
 from nandiag.events.forms import plain
 from nandiag.runtime.evidence.around import around
-from nandiag.runtime.evidence.data.missing import masks_nan
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.kernels.unmoded import unmoded
@@ -289,21 +288,6 @@ def outputs_of(op: Op) -> tuple[TensorFact, ...]:
 
 # What they return besides is for their gradient alone, -inf and memory that nobody wrote among it.
 _WITH_WORKSPACE = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_loss"})
-
-
-def masked_at(op: Op) -> dict[str, object]:
-    """Return where the script wrote what went into the op as a mask, or for what is missing, and that line's text."""
-    missing: dict[str, object] = {"masked_nan": True} if masks_nan(op) else {}
-    waiting, seen = [op] if op.sums or op.empties or op.born_nan or missing else [], {id(op)}
-    while waiting:
-        one = waiting.pop()
-        frame = frame_of(one.spot) if one.constant else None
-        if frame is not None:
-            text = (source(frame, frame.line) or "").strip()
-            return {"masked_at": [frame.file, frame.line], "masked_text": text, **missing}
-        waiting += [parent for parent in one.parents if id(parent) not in seen]
-        seen.update(map(id, one.parents))
-    return missing
 
 
 def upside_down(op: Op) -> dict[str, object]:

@@ -15,6 +15,7 @@ from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import of_given
+from nandiag.runtime.evidence.data.masked import masked_at
 from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.taken import taken_in
@@ -23,7 +24,6 @@ from nandiag.runtime.evidence.explain import (
     in_float64,
     inputs_of,
     lost_on_the_way,
-    masked_at,
     named_inputs,
     of_weights,
     outputs_of,

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.belongings.signals import hurry
-from nandiag.runtime.evidence.data.missing import masks_nan
+from nandiag.runtime.evidence.data.missing import is_on_the_way
 from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant
 from nandiag.runtime.frames import stack
@@ -207,7 +207,7 @@ class Tracer(TorchDispatchMode):
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
         # ops that only hand bad values on.
         told = op.born or op.born_nan or op.outside or mutable or op.sums or op.empties or op.picks
-        if self.kept.room and (told or masks_nan(op)):
+        if self.kept.room and (told or is_on_the_way(op)):
             op.results = [tensor.detach() for tensor in written]
             self.kept.keep(op, inside | {key_of(tensor) for tensor in written})
             # C++ writes into a bucket in the end; FSDP frees what it gathered by its storage, which no op tells of.

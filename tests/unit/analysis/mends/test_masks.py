@@ -9,6 +9,7 @@ import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.events import Around, History, Site, Statement
+from nandiag.events.forms import plain
 from tests.unit.analysis.mends.told import advice, on, placed
 
 # ---------------------------------------------------------------------- before the maximum
@@ -369,41 +370,62 @@ def test_scores_that_are_computed_in_the_line_are_bounded_under_a_name(at, by_ha
 # ---------------------------------------------------------------------- NaN that stands for what is missing
 
 
-def missing(at, by_hand, line, shown, mask="bool", *, first=True):
+def missing(at, by_hand, line, shown, mask="bool", *, first=True, met=None):
     given = (by_hand.fact(nan=3), by_hand.fact(zeros=5, dtype=mask))
     given = given if first else given[::-1]
-    extra = {"masked_nan": True, "masked_at": ["data.py", 9]}
-    facts = at("mul", given, (by_hand.fact(nan=3),), **placed(line, shown), extra=extra)
+    extra = {"masked_nan": True, "masked_at": ["data.py", 9], **({} if met is None else {"met": met})}
+    facts = at("mul", given, (by_hand.fact(nan=3),), **placed(line, shown), line=9, extra=extra)
     return explain(facts)[1]
+
+
+def meeting(op, line, shown, which=1, at=7, module_class=None):
+    first = line.index(shown)
+    site = Site(op=f"aten.{op}", file="train.py", line=at, column=(first, first + len(shown)), source=line,
+                module_class=module_class)  # fmt: skip
+    return {"site": plain(site), "which": which}
 
 
 def test_a_product_with_a_mask_leaves_no_nan_out(at, by_hand):
     line = "return ((pred - target) ** 2 * mask).sum() / mask.sum()"
-    cause = missing(at, by_hand, line, "(pred - target) ** 2 * mask")
+    cause = missing(at, by_hand, line, "(pred - target) ** 2 * mask",
+                    met=meeting("sub.Tensor", line, "pred - target", at=9))  # fmt: skip
     assert cause.slug == "masked_infinity"
     assert cause.evidence == ("0 times NaN is NaN: 3 NaN where the mask is 0", "The NaN was written at data.py:9.")
-    filled = "(torch.where(mask, pred, 0) - torch.where(mask, target, 0)) ** 2 * mask"
-    assert cause.suggestions[0].code == line.replace("(pred - target) ** 2 * mask", filled)
+    assert cause.suggestions[0].text.startswith("Put a number in the place of the NaN before the arithmetic")
+    assert cause.suggestions[0].code == line.replace("pred - target", "pred - torch.where(mask, target, 0)")
 
 
 @pytest.mark.parametrize(
-    ("shown", "mask", "first", "code"),
+    ("shown", "mask", "first", "met", "code"),
     [
-        ("x * m", "bool", True, "y = torch.where(m, x, 0)"),
-        ("m * x", "float32", False, "y = torch.where(m != 0, x, 0)"),
+        ("x * m", "bool", True, ("mul.Tensor", "y = x * m", "x * m", 0, 9), "y = torch.where(m, x, 0) * m"),
         (
-            "w.float() * (a - b)",
+            "m * d",
             "float32",
             False,
-            "(torch.where(w.float() != 0, a, 0) - torch.where(w.float() != 0, b, 0))",
+            ("mse_loss.default", "d = F.mse_loss(f(x), y, reduction='none')", "F.mse_loss(f(x), y, reduction='none')"),
+            "d = F.mse_loss(f(x), torch.where(m != 0, y, 0), reduction='none')",
         ),
-        ("f(x) * m", "bool", True, "target = torch.where(mask, target, 0)"),
-        ("torch.mul(x, m)", "bool", True, "target = torch.where(mask, target, 0)"),
+        (
+            "d * m[0]",
+            "bool",
+            True,
+            ("mse_loss.default", "d = loss(f(x), y)", "loss(f(x), y)", 1, 7, "MSELoss"),
+            "d = loss(f(x), torch.where(m[0], y, 0))",
+        ),
+        ("d * m", "bool", True, ("mse_loss.default", "d = loss(f(x), y)", "loss(f(x), y)"), None),
+        ("d * m", "bool", True, ("sub.Tensor", "d = gone(f(x), y)", "gone(f(x), y)"), None),
+        ("d * m", "bool", True, ("sub.Tensor", "d -= y", "d -= y"), None),
+        ("d * draw(m)", "bool", True, ("sub.Tensor", "d = f(x) - y", "f(x) - y"), None),
+        ("torch.mul(d, m)", "bool", True, ("sub.Tensor", "d = f(x) - y", "f(x) - y"), None),
+        ("d * m", "bool", True, None, None),
+        ("(pred - target) ** 2 * m", "bool", True, None, None),
     ],
 )
-def test_what_the_mask_multiplies_is_filled_where_its_text_tells_what_that_is(at, by_hand, shown, mask, first, code):
-    told = missing(at, by_hand, f"y = {shown}", shown, mask, first=first).suggestions[0].code
-    assert told == code or told.endswith(code)
+def test_a_number_stands_for_the_nan_only_where_it_is_known_what_holds_it(at, by_hand, shown, mask, first, met, code):
+    told = missing(at, by_hand, f"y = {shown}", shown, mask, first=first, met=met and meeting(*met)).suggestions[0]
+    assert told.code == code
+    assert told.text.startswith("In line 7, put") is (code is not None and met[-1] != 9)
 
 
 # ---------------------------------------------------------------------- the logarithm of a sum of nothing

@@ -1,0 +1,1 @@
+"""Mends of what a mask does not leave out (reader side)."""
