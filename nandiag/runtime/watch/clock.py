@@ -49,6 +49,7 @@ class Clock:
         self._reached = self._left = 0
         self._round = 0  # the updates that follow a backward, each of another optimizer
         self._shared: bool | None = None  # whether the first of this one was made; None where no backward began it
+        self._round_in = _NOBODY  # the thread that makes them
         self.updated_in = -1  # the step in which the newest update was made
         self.has_optimizer = self.trains = False
         self._updates: MutableMapping[torch.optim.Optimizer, Count] = WeakIdKeyDictionary()
@@ -109,7 +110,8 @@ class Clock:
         if self._shared is None:
             behind = self.own(optimizer) == self.updated_in
         else:
-            behind = self._shared and (known is None or known.round != self._round)
+            mine = self._round_in == _ident()  # what another thread trains beside is behind none of them
+            behind = self._shared and mine and (known is None or known.round != self._round)
         return self.updated_in if behind else self.step
 
     def updated(self, optimizer: torch.optim.Optimizer, *, beside: bool = False) -> int:
@@ -141,6 +143,7 @@ class Clock:
         return self.updated_in
 
     def _in_round(self, known: Count) -> None:
+        self._round_in = _ident()
         if self.micro_step:
             self._round, self._shared = self._round + 1, True
         elif known.round == self._round:  # a second time, of the same backward or of none
