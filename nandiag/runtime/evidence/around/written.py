@@ -67,8 +67,9 @@ def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
     found = [
         Meaning(text, whole, place.file, node.lineno)
         for text in dict.fromkeys([*own[:_MOST_NAMES], *aliased])
+        if (named := _named(parsed(text))) is not None
         for node in nodes_of(place.nodes[0] if "." in text else place.scope)
-        if isinstance(node, ast.Expr) and _named(_made_anew(place, node.value)) == _named(parsed(text))
+        if isinstance(node, ast.Expr) and _named(_made_anew(place, node.value)) == named
         if len(whole := ast.unparse(node)) <= _LONGEST
     ]
     yield from found[:_MOST_LINES]

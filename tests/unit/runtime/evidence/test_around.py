@@ -389,6 +389,12 @@ def test_what_is_computed_and_kept_nowhere(run, elsewhere, here, told):
     assert [(one.name, one.line) for one in found] == told
 
 
+@pytest.mark.parametrize("given", ["x[0].data", "torch.exp(x).data", "x.detach().data"])
+def test_what_has_no_name_of_its_own_is_in_no_statement_that_is_kept_nowhere(run, given):
+    text = f"import torch\ndef f(x):\n    'Say so.'\n    print('x')\n    return probe(torch.log({given}))\n"
+    assert run(f"{text}found = f(torch.ones(2))\n").unkept == ()
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [("", "nn.Parameter(torch.ones(d))"), ("\n        self.scale = nn.Parameter(torch.zeros(d))", None)],
