@@ -117,13 +117,13 @@ def model_of(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
     return GPT(vocabulary, context, width, layers), *(torch.randint(0, vocabulary, shape) for _ in range(2))
 
 
-def loss_of(output: Tensor, y: Tensor) -> Tensor:
-    """Return the loss as a script of each kind writes it: of a class for each row, or of a token for each place."""
-    if output.dim() == 1:
-        return filtered(output)
-    if output.dim() == 2:
-        return functional.cross_entropy(output, y)
-    return functional.cross_entropy(output.flatten(0, 1), y.flatten())
+def loss_of(kind: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a model's output and its targets, as a script of that ``kind`` calls it."""
+    if kind == "filter":
+        return lambda output, _: filtered(output)
+    if kind in {"gpt", *BF16}:
+        return lambda output, y: functional.cross_entropy(output.flatten(0, 1), y.flatten())
+    return functional.cross_entropy
 
 
 def step_of(
@@ -142,11 +142,12 @@ def step_of(
         dist.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=kind in BF16 or None)
+    criterion = loss_of(kind)
 
     def step() -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16) if kind in BF16 else contextlib.nullcontext():
             output = model(x)
-        loss = loss_of(output, y)
+        loss = criterion(output, y)
         for factor in factors:
             loss = loss * factor
         optimizer.zero_grad()

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Frame
-from nandiag.runtime.look.finite import extent, is_bad
+from nandiag.runtime.look.finite import extent, is_bad, local, norm_of
 from nandiag.runtime.memory.lost.shadows import Lost
-from nandiag.runtime.memory.vanished import Vanished
+from nandiag.runtime.memory.lost.vanished import Vanished
 from nandiag.runtime.replay.exchanges.carrier import Carrier
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -25,6 +26,8 @@ _CONSTANTS = frozenset({
     "constant_pad_nd", "_to_copy", "where", "index_fill", "index_fill_", "mul",
 })  # fmt: skip
 _EXPONENTIALS = frozenset({"exp", "exp2", "expm1"})
+# In which a norm overflows of huge numbers alone.
+_WIDE = frozenset({torch.float32, torch.float64})
 _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"})
 
 
@@ -35,6 +38,25 @@ class Stat:
     nan: bool
     posinf: bool
     neginf: bool
+
+
+def stat_of(tensor: Tensor) -> Stat | None:
+    """Return what this rank holds of ``tensor`` that is not finite, None where that is nothing, or it has no floats.
+
+    Raises RuntimeError or NotImplementedError where it cannot be looked at.
+    """
+    data = local(tensor)
+    if data is None or (data.is_cpu and data.dtype in _WIDE and math.isfinite(norm_of(data).item())):
+        return None
+    low, high = extent(data)
+    # The host waits once and not twice, on a device: a sum is finite only where both are.
+    if math.isfinite((low + high).item()):
+        return None
+    nan = math.isnan(low.item())
+    if nan:  # infinities beside it are not among the ends
+        low, high = extent(torch.nan_to_num(data, nan=0.0, posinf=math.inf, neginf=-math.inf))
+    found = Stat(nan, high.item() == math.inf, low.item() == -math.inf)
+    return found if nan or found.posinf or found.neginf else None
 
 
 @dataclass(frozen=True, slots=True)

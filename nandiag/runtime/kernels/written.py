@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from torch import Tensor
 
 
@@ -13,3 +16,16 @@ def targets_of(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable
     if name == "all_gather_copy_in":
         return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
     return written
+
+
+@functools.lru_cache(maxsize=4096)
+def is_view(func: Any) -> bool:
+    """Whether an op writes nothing: all that it gives lies where what it is given does."""
+    aliases = [one.alias_info for one in func._schema.returns]
+    return func.namespace == "aten" and bool(aliases) and all(one and not one.is_write for one in aliases)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_lift(func: Any) -> bool:
+    """Whether an op brings a Python number into a tensor: a constant, and not something from outside."""
+    return bool(func._schema.name == "aten::lift_fresh")

@@ -204,6 +204,17 @@ def extent(data: Tensor) -> tuple[Tensor, Tensor]:
     return low, high
 
 
+def largest(tensors: Iterable[Tensor]) -> float | None:
+    """Return the largest magnitude of what is finite in what this rank holds; None where there are no floats.
+
+    Reads the host, once a device.
+    """
+    ends: list[Tensor] = []
+    for data in (held for one in tensors if (held := local(one)) is not None):
+        ends += map(torch.abs, extent(torch.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0)))
+    return max(read(ends), default=None)
+
+
 def is_bad(tensor: Tensor) -> bool:
     """Tell exactly whether any element that this rank holds is NaN or infinite; reads the host."""
     data = local(tensor)

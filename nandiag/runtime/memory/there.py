@@ -30,6 +30,14 @@ def storage_of(tensor: Tensor) -> int:
     return int(held_of(tensor).untyped_storage()._cdata)
 
 
+def key_of(tensor: Tensor) -> int:
+    """Return the identity of the memory that a tensor lies in."""
+    try:
+        return storage_of(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
 def is_there(tensor: Tensor) -> bool:
     """Whether every element that this rank holds of ``tensor``, of any layout, can be read; reads none of them.
 

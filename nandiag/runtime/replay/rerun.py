@@ -17,13 +17,13 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.look.finite import fact
+from nandiag.runtime.look.finite import largest
 from nandiag.runtime.look.losses import divided, factor_of
 from nandiag.runtime.memory.later.moved import by_data
-from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.memory.there import all_there, key_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
-from nandiag.runtime.replay.trace import Communicates, Tracer, key_of
+from nandiag.runtime.replay.trace import Communicates, Tracer
 from nandiag.runtime.replay.update import views
 from nandiag.runtime.replay.written import getter, targets_of, written_by
 from nandiag.runtime.tape.calls import setting
@@ -234,8 +234,7 @@ class Player:
         _backward(*args, **kwargs)
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
-            sizes = [fact(leaf.grad).absmax for leaf in self._leaves if leaf.grad is not None]
-            self.result.largest_gradient = max((size for size in sizes if size is not None), default=None)
+            self.result.largest_gradient = largest(leaf.grad for leaf in self._leaves if leaf.grad is not None)
         self._shared.backward_ended(entry, self.tracer.ops)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:

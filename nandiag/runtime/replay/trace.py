@@ -6,7 +6,6 @@ Only ops that handle non-finite values are kept; together they form the graph al
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
 import time
@@ -23,21 +22,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.data.missing import is_on_the_way
 from nandiag.runtime.evidence.elements import led_from
-from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant
+from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant, stat_of
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.unmoded import unmoded
-from nandiag.runtime.kernels.written import targets_of
+from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
-from nandiag.runtime.memory.lost.shadows import Shadows
+from nandiag.runtime.memory.lost.shadows import Held, Shadows
+from nandiag.runtime.memory.lost.vanished import Vanishing
 from nandiag.runtime.memory.overwritten import Overwritten, drawn_from, outs_of, written_by
-from nandiag.runtime.memory.there import storage_of
+from nandiag.runtime.memory.sound import Sound
+from nandiag.runtime.memory.there import key_of
 from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
-from nandiag.runtime.memory.vanished import Vanishing
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.exchanges import carrier as carriers
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of
@@ -77,6 +77,7 @@ class Tracer(TorchDispatchMode):
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
+        self._sound = Sound()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
         self._determinants = Determinants()
@@ -130,6 +131,8 @@ class Tracer(TorchDispatchMode):
         """Run one op and look at it."""
         kwargs = kwargs or {}
         if self._still:
+            if func._schema.is_mutable:
+                self._sound.doubt(map(key_of, tensors_in((args, kwargs))))
             return unmoded(func)(*args, **kwargs)
         if self.hurries:
             hurry()
@@ -149,59 +152,70 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         spot = self._where(str(func))
         given = tensors_in((args, list(kwargs.values())))
-        self._begin(taken_for_values(func, given, [key_of(one) in self._garbage for one in given]))
-        # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
+        keys = list(map(key_of, given))
+        self._begin(map(key_of, taken_for_values(func, given, [key in self._garbage for key in keys])))
         outs = outs_of(func, kwargs) if kwargs else []
-        stats = [self._stat(one) if name != "lift_fresh" and not any(one is out for out in outs) else None
-                 for one in given]  # fmt: skip
         mutable = bool(func._schema.is_mutable)
+        if not mutable and func.namespace != "aten":
+            self._sound.doubt(keys)  # it may write, and its schema not say so: what went in is known before it alone
+        stats = [self._stat(one) if not is_lift(func) and not any(one is out for out in outs) else None
+                 for one in given]  # fmt: skip
         words = copies(args, kwargs) if mutable else (args, kwargs)
-        self.kept.written(map(key_of, given) if mutable else ())
+        self.kept.written(keys if mutable else ())
         self._put_aside(func, args, kwargs)
         self.given = given
-        with self.still():
-            again = self._shadows.before(func, args, kwargs, given)
+        held = list(zip(keys, given, strict=True))
+        again = self._shadows.before(func, args, kwargs, given)
         output = (instead or unmoded(func))(*args, **kwargs)
         outputs = tensors_in(output)
-        self._pin(outputs, given)
+        self._pin(outputs, keys)
         if self.mended is not None:
             self.mended.put_in(spot, func, outputs or outs, stats)
+        written = targets_of(name, given, outputs or outs, mutable=mutable)
+        made = _by_key(written)
+        if not is_view(func):
+            self._sound.doubt((*keys, *(key for key, _ in made)) if mutable else (key for key, _ in made))
         if name in EMPTY:
             self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
-            self._forget(outputs, set(), mutable=False)
+            self._forget(map(key_of, outputs), set(), mutable=False)
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
-        written = targets_of(name, given, outputs or outs, mutable=mutable)
         self._determinants.ran(op)
-        with self.still():
-            self._vanishing.ran(op, _by_key(given), _by_key(written))
-        self._written(op, given, written, mutable=mutable)
-        with self.still():
-            self._shadows.ran(op, again, _by_key(given), _by_key(written))
+        self._vanishing.ran(op, held, made)
+        self._written(op, held, made, mutable=mutable)
+        self._shadows.ran(op, again, held, made)
         return output
 
-    def _written(self, op: Op, given: list[Tensor], written: list[Tensor], *, mutable: bool) -> None:
+    def _written(self, op: Op, given: list[Held], made: list[Held], *, mutable: bool) -> None:
         """Look at what an op has written, and note the op as its writer where that is bad."""
-        if mutable or not op.func._schema.name.startswith("aten::"):
-            self._begin(written)
+        written = [tensor for _, tensor in made]
+        if mutable or op.func.namespace != "aten":
+            self._begin(key for key, _ in made)
         op.outputs = [self._stat(tensor) for tensor in written]
-        inside = {key_of(tensor) for tensor in given}
+        inside = {key for key, _ in given}
         if not any(op.outputs):
-            self._forget(written, inside, mutable=mutable)
+            self._forget((key for key, _ in made), inside, mutable=mutable)
             return
-        op.inputs = led_from(op, given, written)
+        if not (mutable or any(op.inputs)) and op.func.namespace == "aten":
+            self._look_again(op, given, written)
+        op.inputs = led_from(op, [tensor for _, tensor in given], written)
         self._parents(op, given)
         self._determinants.laid(op)
         op.constant = is_constant(op)
         self._keep_facts(op, written, inside, mutable=mutable)
-        for tensor, stat in zip(written, op.outputs, strict=True):
-            key = key_of(tensor)
+        for (key, _), stat in zip(made, op.outputs, strict=True):
             if stat is not None and not (mutable and op.parents and all(map(hands_out, op.parents))):
                 # To take a part of what was there before is no use of it.
-                if key not in inside or op.parents or op.born or not _is_view(op.func):
+                if key not in inside or op.parents or op.born or not is_view(op.func):
                     self._writer[key] = op
             elif key not in inside:
                 self._writer.pop(key, None)
+
+    def _look_again(self, op: Op, given: list[Held], written: list[Tensor]) -> None:
+        """Something bad was made of what went in: others than torch may have written there since it was looked at."""
+        self._sound.doubt(key for key, _ in given)
+        op.inputs = [stat or (None if is_lift(op.func) or any(one is other for other in written) else self._stat(one))
+                     for (_, one), stat in zip(given, op.inputs, strict=True)]  # fmt: skip
 
     def _keep_facts(self, op: Op, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
         # Arguments and results are kept of ops that may prove to be the origin, of few, and never of the long tail of
@@ -227,7 +241,7 @@ class Tracer(TorchDispatchMode):
         stats = [self._stat(tensor) if id(tensor) in sent else None for tensor in given]
         spot = replace(spot, phase="collective")
         op = Op(self.ops, func, spot, [], stats, collective=True, through=carriers.only_waits(func))
-        self._parents(op, given)
+        self._parents(op, _by_key(given))
         op.outside.clear()
         with self.still():
             op.carrier = self._carriers.of(func, [*args, *kwargs.values()])
@@ -240,7 +254,7 @@ class Tracer(TorchDispatchMode):
         self._newest.append((op, works_of(output)))
         if self.waits:
             wait_for(self._newest[-1][1])
-        self._pin(tensors_in(output), given)
+        self._pin(tensors_in(output), map(key_of, given))
         # An asynchronous collective has not written yet, so its outputs are taken to be as bad as they turn out later.
         for tensor in [*filled(func, given), *tensors_in(output)]:
             self._writer[key_of(tensor)] = op
@@ -248,11 +262,12 @@ class Tracer(TorchDispatchMode):
             self._shadows.written(key_of(tensor))
         return output
 
-    def _parents(self, op: Op, given: list[Tensor]) -> None:
+    def _parents(self, op: Op, given: list[Held]) -> None:
         # What an op writes in place is told as it was before.
-        before = given if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
-        for tensor, stat, held in zip(given, op.inputs, before, strict=True):
-            writer = self._writer.get(key_of(tensor))
+        own = None if op.words is None else tensors_in((op.words[0], list(op.words[1].values())))
+        before = own if own is not None else [tensor for _, tensor in given]
+        for (key, tensor), stat, held in zip(given, op.inputs, before, strict=True):
+            writer = self._writer.get(key)
             if stat is None and not (writer is not None and op.collective and self._may_write(writer, tensor)):
                 continue
             writer = writer or self._backend(tensor)
@@ -276,8 +291,8 @@ class Tracer(TorchDispatchMode):
             self.overwritten.before(one for one in written_by(func, args, kwargs) if key_of(one) not in self.own)
             self.overwritten.drew |= bool(drawn_from(func, args, kwargs))
 
-    def _pin(self, outputs: list[Tensor], given: list[Tensor]) -> None:
-        self.own |= {key_of(one) for one in outputs} - {key_of(one) for one in given}
+    def _pin(self, outputs: list[Tensor], given: Iterable[int]) -> None:
+        self.own |= {key_of(one) for one in outputs}.difference(given)
         # A weak reference keeps the storage's address from being given to another one, not its memory.
         for tensor in outputs:
             key = key_of(tensor)
@@ -307,12 +322,12 @@ class Tracer(TorchDispatchMode):
             with self.still(), torch.no_grad():
                 tensor.zero_()
 
-    def _begin(self, written: list[Tensor]) -> None:
+    def _begin(self, written: Iterable[int]) -> None:
         """Memory that nobody wrote before is written into: what is left of it comes of whoever handed it out."""
-        self._writer.update(self._garbage.written(map(key_of, written)))
+        self._writer.update(self._garbage.written(written))
 
-    def _forget(self, written: list[Tensor], inside: set[int], *, mutable: bool) -> None:
-        for key in map(key_of, written):
+    def _forget(self, written: Iterable[int], inside: set[int], *, mutable: bool) -> None:
+        for key in written:
             if key not in inside:
                 self._writer.pop(key, None)
             elif mutable and (writer := self._writer.get(key)) is not None:
@@ -332,18 +347,20 @@ class Tracer(TorchDispatchMode):
     def bad(self, tensor: Tensor) -> bool:
         """Tell whether what this rank holds of ``tensor`` is non-finite."""
         with self.still():
-            data = local(tensor)
-            return data is not None and _stat_of(data) is not None
+            return stat_of(tensor) is not None
 
     def _stat(self, tensor: Tensor) -> Stat | None:
-        if key_of(tensor) in self._garbage:
-            return None  # memory that nobody has written yet
+        key = key_of(tensor)
+        if key in self._garbage or self._sound.holds(key, tensor):  # what nobody has written yet holds nothing
+            return None
         with self.still():
             try:
-                data = local(tensor)
-                return None if data is None else _stat_of(data)
+                stat = stat_of(tensor)
+                if stat is None and not self.joint:  # others write into what is exchanged, when they like
+                    self._sound.saw(key, tensor)
             except (RuntimeError, NotImplementedError):
                 return None
+        return stat
 
     # ------------------------------------------------------------------ places
 
@@ -375,26 +392,5 @@ class Tracer(TorchDispatchMode):
         return spot
 
 
-def key_of(tensor: Tensor) -> int:
-    """Return the identity of the memory that a tensor lies in."""
-    try:
-        return storage_of(tensor)
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_view(func: Any) -> bool:
-    aliases = [one.alias_info for one in func._schema.returns]
-    return func.namespace == "aten" and bool(aliases) and all(one and not one.is_write for one in aliases)
-
-
-def _by_key(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+def _by_key(tensors: list[Tensor]) -> list[Held]:
     return [(key_of(one), one) for one in tensors]
-
-
-def _stat_of(data: Tensor) -> Stat | None:
-    low, high = torch.aminmax(data)
-    if math.isfinite(low.item()) and math.isfinite(high.item()):
-        return None
-    return Stat(bool(data.isnan().any()), bool((data == math.inf).any()), bool((data == -math.inf).any()))

@@ -30,7 +30,7 @@ ENDS = {("runtime/look/finite.py", "__exit__"), ("runtime/tape/traceless.py", "u
 THEIRS = {("runtime/tape/wraps/one_call.py", "_listed")}
 # A number less in a report that is right without it, an event that has nothing to say, or what may raise by design.
 QUIET = {
-    "_stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide", "in_float64", "_started_from", "number_of",
+    "stat_of", "last_words", "_stop", "__len__", "close", "local", "_wide", "in_float64", "_started_from", "number_of",
     "let_go",
 }  # fmt: skip
 # The parts of one large function of those, which have no names of their own.
