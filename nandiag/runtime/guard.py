@@ -84,6 +84,20 @@ def guarded(probe: str) -> Callable[[F], F]:
     return decorate
 
 
+def sparing(function: F) -> F:
+    """Make a function of evidence tell no facts where it fails: what is known besides is told all the same."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            disarm("facts", error)
+            return {}
+
+    return cast("F", wrapper)
+
+
 def safely(probe: str, function: Callable[..., Any], *words: Any) -> Any:
     """Call it though its ``probe`` may have failed, as what is to be ended has to be; False where it fails."""
     try:

@@ -15,6 +15,7 @@ from nandiag.events.forms import plain
 from nandiag.runtime.evidence.around import around
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
+from nandiag.runtime.guard import sparing
 from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import drawn_from, outs_of
@@ -118,6 +119,7 @@ def named_inputs(op: Op, name: Callable[[Tensor], str | None]) -> list[tuple[str
     return [(told, one) for one in _given(op)[:_GIVEN] if (told := name(one)) is not None]
 
 
+@sparing
 def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
     """Return whether a gradient goes back from an op of forward, that is, to a weight that is trained.
 
@@ -137,6 +139,7 @@ def of_weights(op: Op, losses: Iterable[Tensor] = ()) -> dict[str, object]:
     return {"of_weights": trained, "made_by": _made_by(given[0]), **below}
 
 
+@sparing
 def summed(losses: Iterable[Tensor]) -> dict[str, object]:
     """Return whether each of the ``losses`` is a sum over several values: so are the gradients, with them."""
     last = [_uncast(loss.grad_fn) for loss in losses]
@@ -168,6 +171,7 @@ def _is_reentrant(loss: Tensor) -> bool:
     return False
 
 
+@sparing
 def few_weights(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
     """Return which of the weights are below 0 in places, where the op was given what is made of very few small ones.
 
@@ -217,7 +221,13 @@ def _leaves(tensor: Tensor) -> list[Tensor] | None:
 
 def _keeps_positive(node: Any) -> bool:
     kind = node.name().partition("Backward")[0]
-    return kind in _KEPT_POSITIVE or (kind == "Pow" and getattr(node, "_saved_exponent", 1) % 2 == 0)
+    if kind != "Pow":
+        return kind in _KEPT_POSITIVE
+    try:
+        exponent = getattr(node, "_saved_exponent", 1)
+    except RuntimeError:  # a tensor, which the backward has let go of
+        return False
+    return isinstance(exponent, int | float) and exponent % 2 == 0
 
 
 def _is_division(op: Op) -> bool:
@@ -290,6 +300,7 @@ def outputs_of(op: Op) -> tuple[TensorFact, ...]:
 _WITH_WORKSPACE = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_loss"})
 
 
+@sparing
 def upside_down(op: Op) -> dict[str, object]:
     """Tell whether a mask that went into attention leaves to each position just what a causal mask takes from it."""
     if not any(part in str(op.func) for part in ("softmax", "attention")):
@@ -305,6 +316,7 @@ def _hides_the_past(scores: Tensor) -> bool:
     return bool((masked == torch.ones(size, size, dtype=torch.bool, device=scores.device).tril()).all())
 
 
+@sparing
 def vanished_at(op: Op) -> dict[str, object]:
     """Return where the exponential stands of whose zeros both sides of a division are made, and of what it is 0."""
     if op.vanished is None:
@@ -314,6 +326,7 @@ def vanished_at(op: Op) -> dict[str, object]:
     return {"vanished": op.vanished.exponent, "vanished_at": at}
 
 
+@sparing
 def lost_on_the_way(op: Op) -> dict[str, object]:
     """Return which op lost the digits by which this one broke, the first of them, and where it stands.
 
@@ -328,6 +341,7 @@ def lost_on_the_way(op: Op) -> dict[str, object]:
     return {"lost": {**told, **({"lines": sorted({*others} - {site["line"]})} if others else {})}}
 
 
+@sparing
 def in_float64(op: Op) -> dict[str, object]:
     """Run the op again on the same inputs in float64: finite there means that the dtype's range was left.
 
@@ -371,6 +385,7 @@ def _wide(thing: Any) -> Any:
     return thing
 
 
+@sparing
 def scalars_of(op: Op) -> dict[str, object]:
     """Return the numbers among the op's arguments, by position or name, and what is told of a logarithm's."""
     if op.words is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.guard import sparing
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -51,6 +52,7 @@ def _lays_nan(op: Op) -> bool:
     return lays and isinstance(args[0], float) and math.isnan(args[0])
 
 
+@sparing
 def of_matrix(op: Op) -> dict[str, object]:
     """Return between what the eigenvalues of a symmetric matrix lie whose determinant is below 0."""
     if op.func._schema.name != "aten::logdet" or op.words is None or not all_there([op.words[0][0]]):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nandiag.events import words
 from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.guard import sparing
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -49,6 +50,7 @@ class _Term(NamedTuple):
     times: float | None
 
 
+@sparing
 def below_zero(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
     """Return which weight below 0 lies on the diagonal of what the op factorises, or is given a factor of."""
     of = words.op(str(op.func)).lstrip("_")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.frames import USER, source
+from nandiag.runtime.guard import sparing
 
 if TYPE_CHECKING:
     from nandiag.runtime.evidence.op import Op
@@ -80,6 +81,7 @@ def hands_out(op: Op) -> bool:
     return op.func._schema.name.partition("::")[2] in EMPTY
 
 
+@sparing
 def read_at(first: Op, chain: Iterable[Op]) -> dict[str, object]:
     """Return where what ``first`` handed out and nobody wrote was first read, of what harm descends from by ``chain``.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
+from nandiag.runtime.guard import sparing
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
@@ -23,6 +24,7 @@ _SAME = frozenset({
 })  # fmt: skip
 
 
+@sparing
 def of_given(entries: list[Entry], outputs: dict[int, list[Tensor]]) -> dict[str, object]:
     """Return what is to be told of what models were given in the step."""
     return {**looped(entries, outputs), **_size(entries)}

@@ -11,8 +11,10 @@ from nandiag.runtime.evidence.data.missing import masks_nan, met
 from nandiag.runtime.evidence.explain import frame_of, site_of
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.frames import source
+from nandiag.runtime.guard import sparing
 
 
+@sparing
 def masked_at(op: Op) -> dict[str, object]:
     """Return where the script wrote what went into the op as a mask, or for what is missing, and that line's text."""
     missing: dict[str, object] = {"masked_nan": True, **_met_at(op)} if masks_nan(op) else {}
