@@ -152,7 +152,20 @@ def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
     if bad is not None and bad.first_bad and bad.bad < bad.numel:
         given = "the output" if origin.outputs_are == "output" else f"what {origin.outputs_are}"
         whose = given if made else bad.name or "the input"
-        yield f"The first non-finite value of {whose} is at [{', '.join(map(str, bad.first_bad))}]."
+        at = ", ".join(map(str, bad.first_bad))
+        yield f"The first non-finite value of {whose} is at [{at}].{_samples(claim.look)}"
+
+
+def _samples(look: Seen[Looked]) -> str:
+    """Say of which samples the rows are at which it broke: a batch of as many was given to the step."""
+    facts = look.event.facts
+    rows, items, whose = facts.get("rows"), facts.get("row_items"), facts.get("rows_of")
+    if not (isinstance(rows, list) and isinstance(items, list) and rows and len(rows) == len(items)):
+        return ""
+    told = words.few([f"{whose}[{item!r}]" for item in items])
+    if len(rows) == 1:
+        return f" Row {rows[0]} of the batch was {told}."
+    return f" Rows {words.few(list(map(str, rows)))} of the batch were {told}."
 
 
 def _made_by_fx(origin: Origin) -> Iterable[str]:

@@ -19,7 +19,7 @@ from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ARRIVALS
-from nandiag.runtime.evidence.data.refetch import beneath
+from nandiag.runtime.evidence.data.samples.refetch import beneath
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import labels_of, storage
 from nandiag.runtime.frames import places

@@ -19,7 +19,7 @@ from nandiag.runtime.numeric.lineage import Line, leads, lines_of
 from nandiag.runtime.numeric.warned import BEFORE, HEARD, Heard
 
 if TYPE_CHECKING:
-    from nandiag.runtime.evidence.data.refetch import Fetched
+    from nandiag.runtime.evidence.data.samples.refetch import Fetched
 
 _NUMBERS = ("arg0", "arg1", "arg2", "arg3", "value", "alpha")
 _SOURCES = frozenset({"input", "outside"})

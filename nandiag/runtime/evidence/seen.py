@@ -17,7 +17,8 @@ from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.masked import masked_at
 from nandiag.runtime.evidence.data.poured import made_by, poured
-from nandiag.runtime.evidence.data.refetch import Fetched, came_as, fetch_again
+from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
+from nandiag.runtime.evidence.data.samples.rows import samples_of
 from nandiag.runtime.evidence.data.taken import taken_in
 from nandiag.runtime.evidence.explain import (
     few_weights,
@@ -186,16 +187,13 @@ class Evidence:
         if finding.source == "op":
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
-            facts |= {**few_weights(op, self._name()), **below_zero(op, self._name())}
-            facts |= masked_at(op)
+            facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
+            facts |= samples_of(op, self.batches, self.tracer.brought)
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
-        number = (
-            name_of_number(op.spot.frames)
-            if any(type(one) is float and not math.isfinite(one) for one in facts.values())
-            else None
-        )
+        without_end = any(type(one) is float and not math.isfinite(one) for one in facts.values())
+        number = name_of_number(op.spot.frames) if without_end else None
         facts |= {} if number is None else {"script_name": number}
         facts |= {**{name: True for name in ("recompute", "twice") if getattr(op.spot, name)}, **round_library(op.spot)}
         facts["autocast"] = self.tracer.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)

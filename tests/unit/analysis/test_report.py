@@ -160,6 +160,24 @@ def test_the_first_bad_place_in_the_output_is_said(by_hand):
 
 
 @pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"rows": [2], "rows_of": "Times", "row_items": [77]}, " Row 2 of the batch was Times[77]."),
+        (
+            {"rows": [2, 5], "rows_of": "Times", "row_items": [77, "b"]},
+            " Rows 2, 5 of the batch were Times[77], Times['b'].",
+        ),
+        ({"rows": [2], "rows_of": "Times", "row_items": []}, ""),
+        ({"rows": 2, "rows_of": "Times", "row_items": 77}, ""),
+    ],
+)
+def test_the_samples_of_the_bad_rows_are_said(by_hand, facts, said):
+    look = by_hand.found(5, outputs=(by_hand.fact(nan=3, first_bad=(2, 1)),), facts=facts)
+    told = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict.evidence
+    assert f"The first non-finite value of the output is at [2, 1].{said}" in told
+
+
+@pytest.mark.parametrize(
     ("name", "said"), [("input", ": input"), ("input 0", ": input 0"), ("history", ": input history"), (None, "")]
 )
 def test_an_input_is_named_once_and_its_first_bad_place_whole(by_hand, name, said):

@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from nandiag.runtime.evidence.data.refetch import beneath
+from nandiag.runtime.evidence.data.samples.refetch import beneath
 
 
 def test_a_part_of_a_part_is_told_by_the_dataset_itself():

@@ -85,7 +85,7 @@ def test_what_comes_out_otherwise_is_not_believed(work, tmp_path):
 
 
 def test_a_stream_that_takes_too_long_is_left(work, tmp_path, monkeypatch):
-    monkeypatch.setattr("nandiag.runtime.evidence.data.stream._PATIENCE", 0.05)
+    monkeypatch.setattr("nandiag.runtime.evidence.data.samples.stream._PATIENCE", 0.05)
     parent = os.getpid()
 
     def slow(number):

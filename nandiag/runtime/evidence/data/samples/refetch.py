@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.data.numeric import Complaint, Hearing
-from nandiag.runtime.evidence.data.stream import ask_stream
+from nandiag.runtime.evidence.data.samples.stream import ask_stream
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES
@@ -59,7 +59,7 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     What the dataset writes over meanwhile is noted in ``overwritten``.
     """
     positions = _positions(bad)
-    index = _index(batch, positions[0] if positions else None)
+    index = index_at(batch, positions[0] if positions else None)
     inner, shown = beneath(batch.dataset, index)
     name = type(inner).__name__
     if batch.indices is None:
@@ -73,7 +73,7 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     finally:
         states.put_back()
     brought = op is None or is_brought(op)
-    others = [_index(batch, position) for position in positions[1:]]
+    others = [index_at(batch, position) for position in positions[1:]]
     nan = not bad.isinf().any()
     numpy = hearing.place(index, others, nan=nan) if brought and again and index is not None else None
     made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
@@ -110,7 +110,7 @@ def _holds(dataset: Any, index: Any) -> bool:
     return any(one.dim() and len(one) > index and is_bad(one[index]) for one in tensors_in(kept))
 
 
-def _index(batch: Batch, position: int | None) -> Any:
+def index_at(batch: Batch, position: int | None) -> Any:
     """Return what the dataset was asked with for the sample at ``position``, None where that is not known."""
     indices = batch.indices
     listed = isinstance(indices, list | tuple)

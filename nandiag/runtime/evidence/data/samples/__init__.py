@@ -1,0 +1,1 @@
+"""Of which samples of a dataset a batch was made, and the line that made a bad one (worker)."""

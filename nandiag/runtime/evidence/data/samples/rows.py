@@ -1,0 +1,56 @@
+"""Which samples of a dataset the rows are at which an op broke, though what came of them was finite (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from nandiag.runtime.evidence.data.samples.refetch import beneath, index_at
+from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.guard import sparing
+from nandiag.runtime.memory.there import all_there
+from nandiag.runtime.tape.batches import Batch, Batches
+
+# Of more rows it is none of the samples that is to blame.
+_MOST, _FEWEST_OF = 3, 4
+
+
+@sparing
+def samples_of(op: Op, batches: Batches | None, memory: frozenset[int] | set[int]) -> dict[str, object]:
+    """Return the rows at which ``op`` broke in a forward, and of which samples these are, by index in their dataset.
+
+    Where a batch has as many rows, and lies in the ``memory`` that the step was given. Empty where it broke at many.
+    """
+    if batches is None or op.spot.node is not None or not op.results or not all_there(op.results[:1]):
+        return {}
+    rows = _bad_rows(op.results[0])
+    batch = _of_as_many(batches, len(op.results[0]), memory) if rows else None
+    if batch is None:
+        return {}
+    shown = [beneath(batch.dataset, index_at(batch, row)) for row in rows]
+    items = [index for _, index in shown]
+    if len({id(inner) for inner, _ in shown}) != 1 or not all(type(index) in (int, str) for index in items):
+        return {}
+    return {"rows": rows, "rows_of": type(shown[0][0]).__name__, "row_items": items}
+
+
+def _bad_rows(made: Tensor) -> list[int]:
+    """Return which rows of what an op made are bad, where these are few among others."""
+    if not made.dim() or len(made) < _FEWEST_OF or not made.is_floating_point():
+        return []
+    bad = (~made.detach().isfinite()).flatten(1).any(1) if made.dim() > 1 else ~made.detach().isfinite()
+    found: list[int] = bad.nonzero().flatten().tolist()
+    return found if len(found) <= _MOST else []
+
+
+def _of_as_many(batches: Batches, rows: int, memory: frozenset[int] | set[int]) -> Batch | None:
+    """Return the newest batch that the step was given, where it is of so many samples of a map."""
+    given = (one for one in reversed(tuple(batches.newest)) if one.dataset is not None and _lies_in(one, memory))
+    batch = next(given, None)
+    listed = batch is not None and batch.mapped and isinstance(batch.indices, Sequence) and len(batch.indices) == rows
+    return batch if listed else None
+
+
+def _lies_in(batch: Batch, memory: frozenset[int] | set[int]) -> bool:
+    return any(batch.name(key) is not None for key in memory)

@@ -1,0 +1,81 @@
+"""Where an op breaks at few rows of a batch, it is told of which samples these were made."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+ODD, SIZE = 13, 8
+
+
+class Times(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.full((4,), 0.0 if index == ODD else 1.0)
+
+
+def pairs():
+    values = torch.ones(40, 4)
+    values[[ODD, ODD + 1]] = 0.0
+    return TensorDataset(values)
+
+
+def facts(work, dataset, loss_of, **words):
+    worker = work()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in DataLoader(dataset, batch_size=SIZE, **words):
+        x = batch[0] if isinstance(batch, list) else batch
+        loss = loss_of(model(x).abs() * x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return worker.looked[0].facts
+
+
+def by_log(made):
+    return made.log().mean()
+
+
+@pytest.mark.parametrize("words", [{}, {"num_workers": 1}])
+def test_the_sample_of_a_row(work, words):
+    found = facts(work, Times(), by_log, **words)
+    assert (found["rows"], found["rows_of"], found["row_items"]) == ([ODD % SIZE], "Times", [ODD])
+
+
+def test_samples_of_a_part_are_told_by_their_place_in_the_whole(work):
+    found = facts(work, Subset(Times(), list(range(39, -1, -1))), by_log)
+    assert (found["rows"], found["row_items"]) == ([(39 - ODD) % SIZE], [ODD])
+
+
+def test_several_samples(work):
+    found = facts(work, pairs(), by_log)
+    assert (found["rows_of"], found["row_items"]) == ("TensorDataset", [ODD, ODD + 1])
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda made: made.sum(0).log().mean() + (made[0] - made[0]).log().mean(),  # no row of a batch is bad alone
+        lambda made: (made - made.detach()).log().mean(),  # all of them are
+        lambda made: made.t().log().mean(),  # its columns are the batch's
+        lambda made: made.view(2, -1).log().mean(),
+    ],
+)
+def test_rows_that_are_no_samples_are_not_told_of_as_such(work, loss_of):
+    assert "rows" not in facts(work, Times(), loss_of)
+
+
+def test_without_a_loader_there_are_no_samples(work):
+    worker = work()
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    x = torch.ones(8, 4)
+    x[3] = 0.0
+    loss = (x * weight).log().mean()
+    loss.backward()
+    optimizer.step()
+    assert worker.looked[0].outcome == "found"
+    assert "rows" not in worker.looked[0].facts
