@@ -42,6 +42,7 @@ from nandiag.runtime.replay.update.instead import (
     Attempt,
     attempts,
     blank_gradients,
+    by_number,
     is_lost,
     kept_gradient,
     stand_in,
@@ -92,6 +93,7 @@ def look_again(
                 return _given(step, spot, list(named))
             if found.op is not None:
                 looked = _found(found.op, step, list(named), _stood_in(attempt, found))
+                looked = by_number(looked, scalars_of(found.op))
                 looked = looked if attempt.size == 0 else _with_guesses(looked, found.guessed)
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
