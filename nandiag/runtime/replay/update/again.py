@@ -93,7 +93,6 @@ def look_again(
                 return _given(step, spot, list(named))
             if found.op is not None:
                 looked = _found(found.op, step, list(named), _stood_in(attempt, found))
-                looked = by_number(looked, scalars_of(found.op))
                 looked = looked if attempt.size == 0 else _with_guesses(looked, found.guessed)
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
@@ -319,11 +318,13 @@ def _stood_in(attempt: Attempt, found: _Made) -> dict[str, object]:
 
 
 def _found(op: Op, step: int, names: list[str], stood_in: dict[str, object]) -> Looked:
-    facts = {"reconstructed": True, **stood_in, "parameters": names[:_MOST], **scalars_of(op), **in_float64(op)}
-    return Looked(
+    numbers = scalars_of(op)
+    facts = {"reconstructed": True, **stood_in, "parameters": names[:_MOST], **numbers, **in_float64(op)}
+    looked = Looked(
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
+    return by_number(looked, numbers)
 
 
 def _with_guesses(looked: Looked, guessed: list[bool] | None) -> Looked:
