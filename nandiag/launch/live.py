@@ -193,7 +193,8 @@ def _of_look(rank: int, look: Looked) -> str:
         what = f"torch took {bad_kind(look.outputs)} in, from Python's numbers or numpy's"
     else:
         said = numpy_kind(str(look.facts.get("numpy")))
-        what = f"{where} made {said or made_kind(look.outputs, look.inputs) or kind}"
+        made = None if any(fact.guessed for fact in look.outputs) else made_kind(look.outputs, look.inputs) or kind
+        what = f"{where} made {said or made or 'NaN or Inf'}"
     if look.facts.get("birth") == "op" and look.source == "op" and not {"saved_at", "thread"} & look.facts.keys():
         return f"{ranks([rank])}, before the first step: {what}{f', used at step {look.step}' if look.step else ''}"
     return f"{ranks([rank])}, step {look.step}, {look.phase or 'phase unknown'}: {what}"

@@ -39,6 +39,8 @@ def explain(facts: Facts) -> Cause | None:
     if not facts.outputs_nan or len(given) != 2 or any(fact.nan for fact in given) or not any(map(_infinities, given)):
         return None
     met = _met(facts.op or "", given)
+    if any(fact.guessed for fact in given):  # what the other side held is not known
+        met = f"what {facts.op} was given is {words.bad_kind(given)}"
     if met is None:
         return None
     mends, laid = _advice(facts, given), _laid_finite(facts)

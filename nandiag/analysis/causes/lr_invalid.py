@@ -118,7 +118,9 @@ def _by_number(facts: Facts) -> Cause | None:
     """An update that was given a bad number by an optimizer whose learning rate the history does not show."""
     if not facts.in_update or not facts.finite_inputs or facts.op in _FILLS:
         return None
-    sizes = [value for name in ("value", "alpha", "arg1") if (value := facts.number(name)) is not None]
+    # What multiplies a gradient where it lies need be no rate.
+    names = ("value", "alpha") if facts.extra.get("gradients_unknown") is True else ("value", "alpha", "arg1")
+    sizes = [value for name in names if (value := facts.number(name)) is not None]
     bad = next((value for value in sizes if not math.isfinite(value)), None)
     if bad is None or bad_setting(facts) is not None:
         return None

@@ -147,6 +147,8 @@ def _on_what(look: Looked) -> Iterable[str]:
         yield "It fails so where the weights were 0 before; on other values it was finite."
     if facts.get("gradients_of_zeros") is True:
         yield "It left its own gradients bad, and fails so where they were 0 before; on what is left it is finite."
+    if facts.get("gradients_unknown") is True:
+        yield "It left its own gradients bad; what they held before is not known."
     if isinstance(facts.get("made_up"), float) and look.inputs:
         guess = words.number(words.as_number(facts["made_up"]))
         yield f"Nothing finite was left of the weights: {guess} stood in their place when it was made again, a guess."

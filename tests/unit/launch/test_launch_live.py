@@ -76,6 +76,11 @@ def test_a_parameter_is_named():
     assert seen((0, look)).line() == "rank 0, step 3, forward: parameter blocks.2.weight is NaN"
 
 
+def test_a_kind_that_hangs_on_what_stood_in_for_others_is_not_named():
+    look = replace(found(), outputs=(replace(BAD, guessed=True),))
+    assert seen((0, look)).line() == "rank 0, step 7, forward: blocks.2.attn made NaN or Inf"
+
+
 def test_what_came_bad_is_not_said_to_be_made_by_the_model():
     look = Looked("found", "record", 0, phase="data", source="outside", site=Site(), outputs=(BAD,))
     assert seen((0, look)).line() == "rank 0, step 0, data: NaN was read; what made it is not known yet"

@@ -59,7 +59,7 @@ def _beyond(node: ast.AST, names: set[str]) -> bool:
     if isinstance(node, ast.Global | ast.Nonlocal):
         return bool(names & set(node.names))
     inner = isinstance(node, (*Function.__args__, ast.Lambda))
-    return inner and any(_target(one) in names for one in ast.walk(node) if one is not node)
+    return inner and any(changed(one) in names for one in ast.walk(node) if one is not node)
 
 
 def _between(place: Place, since: Position) -> Iterator[ast.AST]:
@@ -75,12 +75,12 @@ def _between(place: Place, since: Position) -> Iterator[ast.AST]:
 
 def _changes(node: ast.AST, names: set[str]) -> bool:
     """Whether ``node`` changes something in place that may be one of the names: in a tensor, or by an attribute."""
-    target = _target(node)
+    target = changed(node)
     own = isinstance(node, ast.Attribute) and node.attr not in _INTERNALS and not isinstance(node.ctx, ast.Load)
     return target is not None and (not own or target in names)
 
 
-def _target(node: ast.AST) -> str | None:
+def changed(node: ast.AST) -> str | None:
     """Return the name by which ``node`` changes something in place, "" for what has none, ``None`` for no change."""
     if isinstance(node, ast.AugAssign):
         return root(node.target) or ""
@@ -92,10 +92,13 @@ def _target(node: ast.AST) -> str | None:
     if name.endswith("_") and not name.endswith("__") and name not in _HARMLESS:
         given = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return next((found for one in (*node.args, *given) if (found := root(one)) is not None), "")
-    return next((root(word.value) or "" for word in node.keywords if _in_place(word)), None)
+    return next((root(word.value) or "" for word in node.keywords if is_in_place(word)), None)
 
 
-def _in_place(word: ast.keyword) -> bool:
+def is_in_place(word: ast.keyword) -> bool:
+    """Whether by this word a call of torch's writes into what it is given."""
+    if isinstance(word.value, ast.Constant) and word.value.value is None:
+        return False
     return word.arg == "out" or (word.arg == "inplace" and getattr(word.value, "value", True) is not False)
 
 

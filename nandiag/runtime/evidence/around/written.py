@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from nandiag.events.site import Meaning, Reduced, Written
-from nandiag.runtime.evidence.around.place import Function, Place, imported
-from nandiag.runtime.evidence.around.unchanged import bound, called
+from nandiag.runtime.evidence.around.place import Function, Place, imported, root
+from nandiag.runtime.evidence.around.unchanged import bound, called, changed, is_in_place
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
@@ -18,6 +18,7 @@ _MOST_NAMES, _MOST_LINES = 6, 6
 _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
 # Collectives that fill what they are given first.
 _FILLS = frozenset({"all_reduce", "reduce", "broadcast", "recv", "irecv", "scatter"})
+_NO_TENSORS = (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _NOT_VALUES = (*Function.__args__, ast.ClassDef, ast.alias)
 # What only makes numbers, and does so in place under the same name with an underscore behind it.
 _ANEW = frozenset(
@@ -59,7 +60,8 @@ def _of_name(place: Place, name: str) -> Iterator[int]:
 def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
     """Yield the statements that compute something of what the expression of ``place`` names, and keep it nowhere.
 
-    Those of a variable in the function of the expression, those of an attribute in the whole file.
+    Those of a variable in the function of the expression, those of an attribute in the whole file where the text tells
+    that it is of the same object: another may have one by that name.
     """
     nodes = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Name | ast.Attribute)]
     bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
@@ -67,9 +69,9 @@ def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
     found = [
         Meaning(text, whole, place.file, node.lineno)
         for text in dict.fromkeys([*own[:_MOST_NAMES], *aliased])
-        if (named := _named(parsed(text))) is not None
+        if (named := parsed(text)) is not None
         for node in nodes_of(place.nodes[0] if "." in text else place.scope)
-        if isinstance(node, ast.Expr) and _named(_made_anew(place, node.value)) == named
+        if isinstance(node, ast.Expr) and _is_same(place, named, _made_anew(place, node.value))
         if len(whole := ast.unparse(node)) <= _LONGEST
     ]
     yield from found[:_MOST_LINES]
@@ -77,13 +79,77 @@ def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
 
 def _made_anew(place: Place, node: ast.expr) -> ast.expr | None:
     """Return what ``node`` makes other numbers of, and leaves as it is: the x of ``x.clamp(0)`` and of ``x + 1``."""
+    if any(_keeps(one) for one in ast.walk(node)):
+        return None
     if isinstance(node, ast.BinOp):
-        return node.left
+        return None if isinstance(node.right, _NO_TENSORS) or _is_text(node.right) else node.left
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _ANEW:
         return None
     of_module = isinstance(node.func.value, ast.Name) and node.func.value.id in imported(place.nodes[0])
     first = node.args[0] if node.args else None
     return first if of_module else node.func.value
+
+
+def _keeps(node: ast.AST) -> bool:
+    """Whether ``node`` puts something under a name or into a tensor; torch's functions take "in place" unnamed, too."""
+    given = node.args if isinstance(node, ast.Call) else ()
+    unnamed = any(isinstance(one, ast.Constant) and one.value is True for one in given)
+    return unnamed or isinstance(node, ast.NamedExpr) or changed(node) is not None
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+
+
+def _is_same(place: Place, own: ast.expr, other: ast.expr | None) -> bool:
+    """Whether what the expression names ``own`` is what a statement of the file calls ``other``."""
+    named = _named(own)
+    if named is None or _named(other) != named:
+        return False
+    ours, theirs = _bare(own), _bare(other)
+    if not isinstance(ours, ast.Attribute) or not isinstance(theirs, ast.Attribute):
+        return True
+    tree, alike = place.nodes[0], ast.dump(ours.value) == ast.dump(theirs.value)
+    by_self = root(theirs) == "self"
+    if alike and not by_self:
+        return True
+    within = next((one.name for one in reversed(place.nodes) if isinstance(one, ast.ClassDef)), None)
+    if by_self and root(ours) == "self":
+        return alike and within is not None and _class_at(tree, _line(theirs)) in _family(tree, within)
+    classes, others = _classes(tree, ours.value, within), _classes(tree, theirs.value, _class_at(tree, _line(theirs)))
+    if by_self:
+        return any(one in _family(tree, held) for one in others for held in classes)
+    return any(held in _family(tree, one) for one in others for held in classes)
+
+
+def _class_at(tree: ast.AST, line: int) -> str | None:
+    """Return the innermost class of the file that a line stands in."""
+    found = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef)]
+    holding = [one for one in found if one.lineno <= line <= (one.end_lineno or 0)]
+    return max(holding, key=_line).name if holding else None
+
+
+def _classes(tree: ast.AST, node: ast.expr, within: str | None) -> set[str]:
+    """Return the classes of the file that an object is made of: ``Net`` of ``net`` by ``net = wrapped(Net())``."""
+    if isinstance(node, ast.Name) and node.id == "self":
+        return set() if within is None else {within}
+    known, name = {one.name for one in nodes_of(tree) if isinstance(one, ast.ClassDef)}, _named(node)
+    if name is None:
+        return set()
+    given = [one.value for one in nodes_of(tree) if isinstance(one, ast.Assign) and name in map(_named, one.targets)]
+    return known & {called(one) for value in given for one in ast.walk(value) if isinstance(one, ast.Call)}
+
+
+def _family(tree: ast.AST, name: str) -> set[str]:
+    """Return a class of the file with its bases, and theirs, as far as they are in the file."""
+    bases = {one.name: one.bases for one in nodes_of(tree) if isinstance(one, ast.ClassDef)}
+    found, left = set(), [name]
+    while left:
+        one = left.pop()
+        if one in bases and one not in found:
+            found.add(one)
+            left += filter(None, map(_last, bases[one]))
+    return found
 
 
 def _named(node: ast.AST | None) -> tuple[type, str] | None:
@@ -124,12 +190,22 @@ def _changes(node: ast.AST, name: str) -> bool:
     """Whether ``node`` writes into what is called ``name``, or is an attribute of that name."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return _last(node.value) == name
+    if isinstance(node, ast.Call) and any(_last(one) == name for one in _filled(node)):
+        return True
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     own = called(node)
     if own in _FILLS and node.args and _last(node.args[0]) == name:
         return True
     return own.endswith("_") and not own.endswith("__") and own != "requires_grad_" and _last(node.func.value) == name
+
+
+def _filled(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield what a call is told by a word to write into: the x of ``out=x``, and of ``relu(x, inplace=True)``."""
+    for word in filter(is_in_place, call.keywords):
+        into = call.args[:1] if word.arg == "inplace" else [word.value]
+        for one in into:
+            yield from one.elts if isinstance(one, ast.Tuple | ast.List) else (one,)
 
 
 def _reduced(place: Place, name: str, lines: list[int]) -> Iterator[Reduced]:

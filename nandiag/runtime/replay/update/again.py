@@ -42,6 +42,7 @@ from nandiag.runtime.replay.update.instead import (
     Attempt,
     attempts,
     blank_gradients,
+    by_number,
     is_lost,
     kept_gradient,
     stand_in,
@@ -317,11 +318,13 @@ def _stood_in(attempt: Attempt, found: _Made) -> dict[str, object]:
 
 
 def _found(op: Op, step: int, names: list[str], stood_in: dict[str, object]) -> Looked:
-    facts = {"reconstructed": True, **stood_in, "parameters": names[:_MOST], **scalars_of(op), **in_float64(op)}
-    return Looked(
+    numbers = scalars_of(op)
+    facts = {"reconstructed": True, **stood_in, "parameters": names[:_MOST], **numbers, **in_float64(op)}
+    looked = Looked(
         outcome="found", method="replay", step=step, phase="optimizer", source="op",
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
+    return by_number(looked, numbers)
 
 
 def _with_guesses(looked: Looked, guessed: list[bool] | None) -> Looked:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nandiag.events import Looked, words
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.replay.update.counts import Counts
@@ -58,6 +61,21 @@ def blank_gradients(parameters: Sequence[Tensor]) -> None:
         if one.grad is not None:
             data = held_of(one.grad.detach())
             data[~torch.isfinite(data)] = 0
+
+
+def by_number(looked: Looked, scalars: dict[str, object]) -> Looked:
+    """Say that the gradients are not known where zeros stood in for them, and the op was handed a bad number as well.
+
+    Then the number is what was bad: what it made of the gradients' own values need not be what it makes of zeros.
+    """
+    numbers = [one for value in scalars.values() if (one := words.as_number(value)) is not None]
+    bad = not all(map(math.isfinite, numbers)) or any(one.bad for one in looked.inputs)
+    if looked.facts.get("gradients_of_zeros") is not True or not bad:
+        return looked
+    facts = {name: value for name, value in looked.facts.items() if name != "gradients_of_zeros"}
+    inputs = tuple(one if one.bad else replace(one, guessed=True) for one in looked.inputs)
+    outputs = tuple(replace(one, guessed=True) for one in looked.outputs)
+    return replace(looked, inputs=inputs, outputs=outputs, facts={**facts, "gradients_unknown": True})
 
 
 def kept_gradient(parameter: Tensor) -> Callable[[], object]:

@@ -45,6 +45,20 @@ def test_an_update_with_a_step_size_that_is_no_number(at, by_hand):
     assert (story.slug, story.strength) == ("lr_invalid", LIKELY)
 
 
+def test_of_gradients_that_are_not_known_the_bad_number_is_told_alone(at, by_hand):
+    extra = {"reconstructed": True, "parameters": ["w"], "arg1": "inf", "gradients_unknown": True}
+    inputs = (by_hand.fact(zeros=16, min=0.0, max=0.0, guessed=True),)
+    outputs = (by_hand.fact(nan=16, guessed=True),)
+    story, told = explain(
+        at("mul_", inputs, outputs, extra=extra, **{**placed("p.grad.mul_(s)", "p.grad.mul_(s)"), "phase": "optimizer"})
+    )
+    assert story is None  # what multiplies a gradient need be no rate
+    assert told.evidence[0] == "what mul was given is +Inf"
+    assert [one.text for one in told.suggestions] == [
+        "Look at what makes s, which is +Inf here: a division by 0, as a rule."
+    ]
+
+
 @pytest.mark.parametrize("op", ["full_like", "fill_", "masked_fill_"])
 def test_what_an_update_lays_as_a_number_is_no_step_size(at, by_hand, op):
     extra = {"reconstructed": True, "parameters": ["w"], "arg1": "nan"}
@@ -228,6 +242,19 @@ def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_ha
     verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
     told = "Nothing finite was left of the weights: 0.02 stood in their place when it was made again, a guess."
     assert (told in verdict.evidence) is guessed
+
+
+def test_of_gradients_that_are_not_known_the_kind_is_what_the_update_left(by_hand):
+    facts = {"reconstructed": True, "parameters": ["w"], "arg1": "inf", "gradients_unknown": True}
+    look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.mul_.Tensor"), facts=facts,
+                  inputs=(by_hand.fact(zeros=16, guessed=True),),
+                  outputs=(by_hand.fact(nan=16, guessed=True),))  # fmt: skip
+    harm = by_hand.state(8, "w")
+    harm = replace(harm, tensors=(by_hand.fact("w", neginf=1),))
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, harm, world=1), world=1)).verdict
+    assert verdict.summary.startswith("-Inf born on rank 0")
+    assert "It left its own gradients bad; what they held before is not known." in verdict.evidence
+    assert not any("zero" in one for one in verdict.evidence)
 
 
 def test_no_number_that_stood_in_is_shown_nor_an_infinity_told_that_hangs_on_it(by_hand):

@@ -382,11 +382,50 @@ found = A().loss(torch.ones(2))
         ("scale.clamp(0)", "self.other = 0", []),  # a variable is no attribute
         ("x = torch.ones(2); x.clamp(0)", "pass", []),  # nor one of another function
         ("self.scale.detach(); self.scale.size()", "self.keep()", []),
+        ("torch.clamp(self.scale, max=9.0, out=self.scale)", "torch.sub(x, 0, out=x)", []),  # kept, by out
+        ("torch.clamp(self.scale, max=9.0, out=None)", "pass", [("self.scale", 6)]),
+        ("torch.nn.functional.relu(self.scale, inplace=True)", "torch.relu(torch.abs(x, out=x))", []),
+        ("self.scale + self.scale.abs_()", "(y := x) + 1; x.mul(x.add_(1))", []),
+        (
+            "self.scale + [2]; self.scale + 'text'; self.scale + (1,); {} | self.scale",
+            "pass",
+            [],
+        ),  # no arithmetic of tensors
     ],
 )
 def test_what_is_computed_and_kept_nowhere(run, elsewhere, here, told):
     found = run(Model.TEXT.format(elsewhere, here)).unkept
     assert [(one.name, one.line) for one in found] == told
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "told"),
+    [
+        ("class B:\n    def more(self):\n        self.scale + 2", []),  # another object's
+        ("class B(A):\n    def more(self):\n        self.scale + 2", []),
+        ("b = B()\nb.scale + 2", []),
+        ("class B(A): pass\nb = B()\nb.scale + 2", [("self.scale", 14)]),
+        ("a = wrapped(A())\na.scale.abs()", [("self.scale", 13)]),
+        ("a.scale.abs()", []),
+    ],
+)
+def test_an_attribute_of_another_object_is_another(run, elsewhere, told):
+    text = f"{Model.TEXT.format('pass', 'pass')}def never(wrapped, a, B):\n    pass\nif not found:\n"
+    text += "".join(f"    {line}\n" for line in elsewhere.split("\n"))
+    assert [(one.name, one.line - 2) for one in run(text).unkept] == told
+
+
+def test_what_a_base_computes_of_its_own_attribute(run):
+    base = "class Base:\n    def keep(self):\n        self.scale.clamp(0.1)\n"
+    text = Model.TEXT.format("pass", "pass").replace("class A:", "class A(Base):")
+    assert [one.line for one in run(text.replace("import torch\n", f"import torch\n{base}")).unkept] == [4]
+
+
+def test_what_a_call_writes_by_out_is_written(run):
+    lines = "    torch.abs(x, out=x)\n    torch.max(y, 0, out=(x, y))\n    torch.relu(x, inplace=True)\n"
+    found = run(f"import torch\ndef f(y):\n    x = y\n    if y is None:\n{lines.replace('    ', '        ')}"
+                "    return probe(torch.log(x))\nfound = f(torch.ones(2))\n")  # fmt: skip
+    assert [(one.name, one.lines) for one in found.written] == [("x", (3, 5, 6, 7))]
 
 
 @pytest.mark.parametrize("given", ["x[0].data", "torch.exp(x).data", "x.detach().data"])

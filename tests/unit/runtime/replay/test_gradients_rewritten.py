@@ -98,6 +98,34 @@ def test_gradients_that_zeros_do_not_explain_stay_unexplained(work):
     assert worker.looked[0].outcome == "finite"
 
 
+class Scales(InPlace):
+    """Multiplies each gradient where it lies by a number that it is given."""
+
+    @torch.no_grad()
+    def step(self, factor):
+        for one in self.param_groups[0]["params"]:
+            one.grad.mul_(factor)  # the line
+            one.sub_(one.grad, alpha=0.1)
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_of_a_bad_number_the_zeros_that_stood_in_are_no_reason(work, factor):
+    worker = work()
+    layer = nn.Linear(3, 2)
+    optimizer = Scales(layer.parameters())
+    for one in (1.0, factor):
+        optimizer.zero_grad()
+        layer(torch.rand(4, 3)).square().mean().backward()
+        optimizer.step(one)
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.site.source.rstrip()[-10:]) == ("found", "op", "# the line")
+    assert looked.facts["arg1"] == str(factor)
+    assert looked.facts["gradients_unknown"] is True
+    assert "gradients_of_zeros" not in looked.facts
+    assert all(one.guessed for one in (*looked.inputs, *looked.outputs))
+
+
 @pytest.mark.parametrize("make", [InPlace, Wraps])
 def test_the_gradients_that_the_update_left_are_those_that_are_there_behind_it(work, make):
     worker = work()

@@ -87,6 +87,8 @@ def _given(node: ast.expr, site: Site, which: int) -> ast.expr | None:
     if not isinstance(node, ast.Call) or any(isinstance(one, ast.Starred) for one in node.args):
         return None
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if op in _OPERATORS and name == op and isinstance(node.func, ast.Attribute):
+        return _of_arithmetic(node, node.func.value, which)
     loss = _LOSSES.get(site.module_class or "", name)
     if loss != op and not (loss == "l1_loss" and op == "sub"):
         return None
@@ -96,6 +98,13 @@ def _given(node: ast.expr, site: Site, which: int) -> ast.expr | None:
         return None
     named = {one.arg: one.value for one in node.keywords}
     return node.args[which] if which < len(node.args) else named.get(_GIVEN[which])
+
+
+def _of_arithmetic(node: ast.Call, whose: ast.expr, which: int) -> ast.expr | None:
+    """Return the first or second of the x and y of ``x.sub(y)`` and ``torch.sub(x, y)``."""
+    named = {one.arg: one.value for one in node.keywords}
+    given = [*([] if fitting.is_module(whose) else [whose]), *node.args]
+    return None if "out" in named else given[which] if which < len(given) else named.get(("input", "other")[which])
 
 
 def _site(data: object) -> Site | None:
