@@ -99,6 +99,7 @@ class Player:
         self._left: dict[tuple[int, str], Any] = {}
         self._bindings = setting.Bindings(_Gone)
         self._instead, self._stand_ins = instead, dict(instead)
+        self._awaited: list[views.Awaited] = []
         self._last_writes: dict[int, Entry] = {}  # by the id of what they write into
         self._lasting = Lasting([])
 
@@ -119,7 +120,7 @@ class Player:
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
-            views.lay(self.tracer.gathered, entries, self._stand_ins)
+            self._awaited = views.lay(self.tracer.gathered, entries, self._stand_ins)
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry in entries:
@@ -235,6 +236,7 @@ class Player:
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
             self.result.largest_gradient = largest(leaf.grad for leaf in self._leaves if leaf.grad is not None)
+            views.gathered_before(self._awaited, entry)
         self._shared.backward_ended(entry, self.tracer.ops)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:
