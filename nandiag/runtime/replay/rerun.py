@@ -45,6 +45,7 @@ class Rerun:
     """What came of running the tape again: the roots of backward calls, and what could not be as it had been.
 
     ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
+    ``blank``: zeros stood for bad gradients that nothing of this made.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
     such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies.
     """
@@ -56,6 +57,7 @@ class Rerun:
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     doubts: set[str] = field(default_factory=set)
     cut: bool = False
+    blank: bool = False
     gaps: int = 0
     seconds: float = 0.0
     largest_gradient: float | None = None
@@ -236,7 +238,7 @@ class Player:
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
             self.result.largest_gradient = largest(leaf.grad for leaf in self._leaves if leaf.grad is not None)
-            views.gathered_before(self._awaited, entry)
+            self.result.blank |= views.gathered_before(self._awaited, entry)
         self._shared.backward_ended(entry, self.tracer.ops)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.leaves import BUILT_IN
+from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.tape.entry import BACKWARD, Entry
 
 Gathered = Iterable[tuple[Tensor, Tensor]]  # leaves, each with the gradient that it had before the replay
@@ -54,14 +55,18 @@ def lay(gathered: Gathered, entries: list[Entry], stand_ins: Mapping[int, Tensor
     return awaited
 
 
-def gathered_before(awaited: Iterable[Awaited], backward: Entry) -> None:
+def gathered_before(awaited: Iterable[Awaited], backward: Entry) -> bool:
     """Put what was kept where the last ``backward`` before it has left zeros: it was gathered in no part of these.
 
-    It is of a backward that another optimizer's update has followed, say, and that is not run again.
+    It is of a backward that another optimizer's update has followed, say, and that is not run again; or other ranks
+    gave it. Returns whether zeros stand for what is bad of it: how that was made is not seen here.
     """
+    blank = False
     for one in awaited:
         if one.backward == backward.number and one.leaf.grad is one.again and not bool(one.again.any()):
             one.again.copy_(torch.where(one.kept.isfinite(), one.kept, one.again))
+            blank = blank or is_bad(one.kept)
+    return blank
 
 
 def _part(gradient: Tensor, whole: Tensor, stand_in: Tensor) -> Tensor | None:

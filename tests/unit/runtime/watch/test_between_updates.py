@@ -192,6 +192,22 @@ def test_gradients_that_no_backward_behind_that_update_gathers_are_those_of_then
     assert found.site.source.endswith("# the fault")
 
 
+def test_where_zeros_stand_for_bad_gradients_it_is_told_that_what_is_shown_is_made_up(work):
+    """In the first round nobody is known to come behind: how the second's gradients went bad cannot be run again."""
+    worker, pair = work(on_anomaly="continue"), Pair(left)
+    buffer = torch.zeros(5)
+    pair.nets[1].weight.grad, pair.nets[1].bias.grad = buffer[:4].view(1, 4), buffer[4:]
+    loss = sum(net(torch.ones(2, 4)).square().mean() for net in pair.nets)
+    (loss + sum((one * 0).square().sum().sqrt() for one in pair.nets[1].parameters())).backward()
+    pair.optimizers[0].step()
+    pair.nets[0](torch.ones(2, 4)).square().mean().backward()
+    buffer.div_(buffer.norm())
+    pair.optimizers[1].step()
+    assert worker.harms
+    found = [one for one in worker.looked if one.outcome == "found" and one.source == "op"]
+    assert all(one.facts.get("reconstructed") is True for one in found)
+
+
 def test_gradients_that_go_on_to_be_gathered_are_told_when_they_are_used(work):
     """The second's update is made in each second step, of the gradients of both."""
     worker, pair = work(on_anomaly="continue"), Pair(left)
