@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Finding
 from nandiag.analysis.timeline import Seen, Timeline
-from nandiag.events import Skipped, words
+from nandiag.events import Skipped, Stopping, words
 
 # Backward calls that are steps of their own, or none.
 _COUNTED = frozenset({"unused loss", "scaled gradient"})
@@ -29,20 +29,25 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
 
 
 def before(claim: Claim, timeline: Timeline) -> int:
-    """Return how many updates the first rank of ``claim`` had left out before: the step does not count them."""
+    """Return how many updates the first rank of ``claim`` had left out before: the step does not count them.
+
+    What was written behind an update may have been so before those that were left out since: these are not among them.
+    """
     mark = claim.harm or claim.look
     if mark is None:
         return 0
-    skips = (one for one in timeline.skips if one.event.of not in _COUNTED)
-    own = [one for one in skips if (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq]
+    behind = claim.harm is not None and claim.harm.event.behind
+
+    def is_before(one: Seen[Skipped] | Seen[Stopping]) -> bool:
+        here = (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq
+        return here and not (behind and one.event.step >= claim.step)
+
+    own = [one for one in timeline.skips if one.event.of not in _COUNTED and is_before(one)]
     told = sum(max((one.event.total for one in own if one.event.by == by), default=0) for by in ("scaler", "script"))
     last = max(own, key=lambda one: one.seq, default=None)
     # A scaler's skip for the harm itself is written before that harm.
     itself = last is not None and last.event.step == claim.step and words.bad_value(last.event.loss) is not None
-    left_out = sum(
-        (one.rank, one.attempt) == (mark.rank, mark.attempt) and one.seq < mark.seq and one.event.action == "skip"
-        for one in timeline.stops
-    )
+    left_out = sum(one.event.action == "skip" and is_before(one) for one in timeline.stops)
     if itself and (claim.harm is None or claim.harm.event.what == "loss"):
         told -= 1
     return told + left_out

@@ -340,7 +340,7 @@ class Examiner:
                     seen = Evidence(tracer, result, roots, entries, capture.batches, capture.narrow, *known)
                     looked = self._conclude(case, seen)
                 looked = self._hooks.again(case, seen, looked, capture.step_seconds)
-            return on_reconstructed(entries, looked, player.result.doubts, spoiled=spoiled)
+            return on_reconstructed(entries, looked, result.doubts, spoiled=spoiled or result.blank)
         except Refused as refusal:
             reset_sharding(roots)
             return replace(case.nothing("refused", str(refusal)), facts={"alone": isinstance(refusal, Communicates)})

@@ -45,6 +45,7 @@ class Rerun:
     """What came of running the tape again: the roots of backward calls, and what could not be as it had been.
 
     ``factors`` are the numbers that the losses were multiplied by as the last thing before backward, 1 where none was.
+    ``blank``: zeros stood for bad gradients that nothing of this made.
     ``rewritten`` are, by storage, the copies that took the script's writes into tensors from outside: modules that hold
     such a tensor ran with the tensor itself. ``originals`` are these, by the storages of the copies.
     """
@@ -56,6 +57,7 @@ class Rerun:
     unmade: list[tuple[Entry, Tensor]] = field(default_factory=list)
     doubts: set[str] = field(default_factory=set)
     cut: bool = False
+    blank: bool = False
     gaps: int = 0
     seconds: float = 0.0
     largest_gradient: float | None = None
@@ -99,6 +101,7 @@ class Player:
         self._left: dict[tuple[int, str], Any] = {}
         self._bindings = setting.Bindings(_Gone)
         self._instead, self._stand_ins = instead, dict(instead)
+        self._awaited: list[views.Awaited] = []
         self._last_writes: dict[int, Entry] = {}  # by the id of what they write into
         self._lasting = Lasting([])
 
@@ -119,7 +122,7 @@ class Player:
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)
-            views.lay(self.tracer.gathered, entries, self._stand_ins)
+            self._awaited = views.lay(self.tracer.gathered, entries, self._stand_ins)
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry in entries:
@@ -235,6 +238,7 @@ class Player:
         with self.tracer.still():
             # Now, before the script divides or clips them: what an exchange between ranks would be given.
             self.result.largest_gradient = largest(leaf.grad for leaf in self._leaves if leaf.grad is not None)
+            self.result.blank |= views.gathered_before(self._awaited, entry)
         self._shared.backward_ended(entry, self.tracer.ops)
 
     def _stand_in_for_written(self, entries: list[Entry]) -> None:

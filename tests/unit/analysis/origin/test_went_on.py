@@ -99,3 +99,13 @@ def test_what_stays_bad_from_turn_to_turn_is_told_of_a_loop_that_passes_over_all
     skip = Skipped(24, None, 36, 36, math.nan, by="script", look=look, of="unused loss", last=True)
     told = analyse(by_hand.run(by_hand.rank(0, skip, world=1), ends=[by_hand.ended(0, 0)], world=1)).left_out.evidence
     assert any(text.startswith("What is written at normaliser.py:9, normaliser.py:10 stays") for text in told), told
+
+
+def test_what_was_written_behind_an_update_is_told_with_what_was_left_out_before_that_one(by_hand):
+    """Of those behind it nobody knows which came first: the write, or they, as where it made all losses bad."""
+    written = replace(by_hand.state(21, since=20), behind=True)
+    after = replace(Skipped(21, None, 19, 19, math.inf, by="script", of="loss"), last=True)
+    assert "skipped before" not in went_on(by_hand, after, written).verdict.summary
+    search = [Skipped(0, 65536.0 / 2**n, n + 1, n + 1, 0.7) for n in range(2)]
+    report = went_on(by_hand, *search, after, Stopping(21, "skip", "skip", "non-finite loss"), written)
+    assert report.verdict.summary.endswith("(2 updates were skipped before)")

@@ -124,6 +124,90 @@ def test_what_the_script_has_mended_is_not_told_where_its_own_fault_cannot_be_sh
     assert not [one for one in worker.looked if one.site and one.site.source.endswith("# the backward")]
 
 
+def divided_and_raised(weights):
+    norm = norm_of(weights)
+    for one in weights:
+        one.grad.div_(norm)
+    for one in weights:
+        one.grad[..., 0] *= torch.tensor(math.inf)  # the fault
+
+
+def divided_and_logged(weights):
+    norm = norm_of(weights)
+    for one in weights:
+        one.grad.div_(norm)
+    for one in weights:
+        one.grad.mul_(torch.log(torch.tensor(-1.0)))  # the fault
+
+
+def divided_by_zero(weights):
+    for one in weights:
+        one.grad.div_(torch.zeros(1))  # the fault
+
+
+def clipped_and_raised(weights):
+    nn.utils.clip_grad_norm_(weights, 1.0, error_if_nonfinite=True)
+    for one in weights:
+        one.grad.div_(one.grad.norm())
+        one.grad.mul_(torch.tensor(1e30).square())  # the fault
+
+
+@pytest.mark.parametrize("between", [divided_and_raised, divided_and_logged, divided_by_zero, clipped_and_raised])
+def test_what_the_script_breaks_behind_the_first_update_is_run_again_from_the_gradients_of_then(between, work):
+    worker, pair = work(on_anomaly="continue"), Pair(left)
+    for number in range(4):
+        for one in pair.optimizers:
+            one.zero_grad()
+        sum(net(torch.ones(2, 4)).square().mean() for net in pair.nets).backward()
+        pair.optimizers[0].step()
+        if number == 3:
+            with torch.no_grad():
+                between(list(pair.nets[1].parameters()))
+        pair.optimizers[1].step()
+    assert worker.harms
+    [found] = worker.looked[:1]
+    assert found.outcome == "found"
+    assert found.site.source.endswith("# the fault")
+    assert found.inputs[0].absmax > 0
+
+
+def test_gradients_that_no_backward_behind_that_update_gathers_are_those_of_then_too(work):
+    """The script keeps them by itself, as one buffer; the first's net has a backward of its own before the second's."""
+    worker, pair = work(on_anomaly="continue"), Pair(left)
+    buffer = torch.zeros(5)
+    pair.nets[1].weight.grad, pair.nets[1].bias.grad = buffer[:4].view(1, 4), buffer[4:]
+    for number in range(4):
+        pair.optimizers[0].zero_grad()
+        buffer.zero_()
+        sum(net(torch.ones(2, 4)).square().mean() for net in pair.nets).backward()
+        pair.optimizers[0].step()
+        pair.nets[0](torch.ones(2, 4)).square().mean().backward()
+        buffer.div_(buffer.norm())
+        if number == 3:
+            buffer.mul_(torch.log(torch.tensor(-1.0)))  # the fault
+        pair.optimizers[1].step()
+    assert worker.harms
+    [found] = worker.looked[:1]
+    assert found.outcome == "found"
+    assert found.site.source.endswith("# the fault")
+
+
+def test_where_zeros_stand_for_bad_gradients_it_is_told_that_what_is_shown_is_made_up(work):
+    """In the first round nobody is known to come behind: how the second's gradients went bad cannot be run again."""
+    worker, pair = work(on_anomaly="continue"), Pair(left)
+    buffer = torch.zeros(5)
+    pair.nets[1].weight.grad, pair.nets[1].bias.grad = buffer[:4].view(1, 4), buffer[4:]
+    loss = sum(net(torch.ones(2, 4)).square().mean() for net in pair.nets)
+    (loss + sum((one * 0).square().sum().sqrt() for one in pair.nets[1].parameters())).backward()
+    pair.optimizers[0].step()
+    pair.nets[0](torch.ones(2, 4)).square().mean().backward()
+    buffer.div_(buffer.norm())
+    pair.optimizers[1].step()
+    assert worker.harms
+    found = [one for one in worker.looked if one.outcome == "found" and one.source == "op"]
+    assert all(one.facts.get("reconstructed") is True for one in found)
+
+
 def test_gradients_that_go_on_to_be_gathered_are_told_when_they_are_used(work):
     """The second's update is made in each second step, of the gradients of both."""
     worker, pair = work(on_anomaly="continue"), Pair(left)

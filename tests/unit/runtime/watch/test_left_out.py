@@ -123,6 +123,22 @@ def test_steps_that_are_left_out_side_by_side_are_counted_each(work):
     assert told.look.site.function == "shares"
 
 
+@pytest.mark.parametrize("asks", [torch.isfinite, lambda loss: loss.item() < 1e9])
+def test_a_loss_whose_gradients_are_dropped_to_the_end_is_counted_once(work, asks):
+    """The script asks of the newest behind its backward, and nothing is called any more."""
+    worker, loop = work(), Loop(spoilt=range(3, 8))
+    for step in range(8):
+        loss = loop.loss(step)
+        loop.optimizer.zero_grad()
+        loss.backward()
+        if not asks(loss):
+            loop.optimizer.zero_grad()
+            continue
+        loop.optimizer.step()
+    worker.sentinel.finish()
+    assert [(one.of, one.step, one.total) for one in skips(worker)] == [("loss", 3, 5)]
+
+
 def roots(loop, step):
     x = torch.rand(3, 4)
     target = torch.rand(3, 1)

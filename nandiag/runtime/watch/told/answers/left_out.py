@@ -87,8 +87,7 @@ class LeftOut:
     def _unused(self, known: Sequence[Question], roots: Sequence[Tensor]) -> Iterable[Question]:
         """Yield the questions of norms, and of losses that share nothing with one that was used, nor with another."""
         tape = self._sentinel.capture.tape
-        words = (word for entry in tape.entries if entry.kind == BACKWARD for word in entry.words)
-        makers = [word.entry for word in words if type(word) is Made]
+        makers = _begun_from(tape)
         makers += [made[0] for one in roots if (made := tape.maker(one)) is not None]
         used = _lineage(makers)
         for one in known:
@@ -167,9 +166,15 @@ class LeftOut:
         return None if known is None else id(known[0])
 
     def _here(self) -> list[Question]:
-        """Return the questions of this step; while gradients wait, it was these that the script asked of."""
-        sentinel = self._sentinel
-        return [one for one in self.asked.known if one.step == sentinel.clock.step and not sentinel.bare.waits]
+        """Return the questions of this step; while gradients wait, it was these that the script asked of.
+
+        Nor was a loss passed over that a backward was called on before the script asked: that is told with its like.
+        """
+        sentinel, tape = self._sentinel, self._sentinel.capture.tape
+        here = [one for one in self.asked.known if one.step == sentinel.clock.step and not sentinel.bare.waits]
+        used = _lineage(_begun_from(tape)) if here else set()
+        made = {id(one): tape.maker(one.tensor) for one in here}
+        return [one for one in here if one.norm or (known := made[id(one)]) is None or id(known[0]) not in used]
 
     def _tell_dropped(self, *, last: bool = False) -> None:
         losses = self._sentinel.losses
@@ -218,6 +223,12 @@ def _are_used(capture: Capture) -> bool:
     """Whether the gradients that the script dropped went into something before that."""
     tape = capture.tape
     return gradients_used(tape.entries, capture.mark, capture.window.moved.in_step(tape.step))
+
+
+def _begun_from(tape: Tape) -> list[Entry]:
+    """Return the calls that made what backward calls of this step began from."""
+    words = (word for entry in tape.entries if entry.kind == BACKWARD for word in entry.words)
+    return [word.entry for word in words if type(word) is Made]
 
 
 def _lineage(makers: list[Entry]) -> set[int]:
