@@ -6,7 +6,6 @@ nothing wrote into them. A callable, or another object, is the script's: an upda
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.words import PLAIN, version_of
 
 _MOST_ELEMENTS = 1024
@@ -86,7 +86,7 @@ class _Pack:
         if self._copies and thing.numel() <= _MOST_ELEMENTS and type(thing) is Tensor:
             self._copies -= 1
             return partial(_copy, thing.detach().clone())
-        return partial(_as_it_was, weakref.ref(thing), version_of(thing))
+        return partial(_as_it_was, Weakly(thing), version_of(thing))
 
     def _of_members(self, thing: Any, depth: int) -> Again:
         if type(thing) is dict:

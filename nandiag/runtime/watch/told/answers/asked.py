@@ -10,7 +10,6 @@ from collections.abc import Callable
 from time import perf_counter
 from types import CodeType
 from typing import Any, NamedTuple
-from weakref import ref as reference
 
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from nandiag.runtime.frames import Frame, Trail, is_ours, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import BUILT_IN, is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made
@@ -202,7 +202,7 @@ def _held(tensor: Tensor) -> Callable[[], Tensor | None]:
         memory = tensor.untyped_storage()
         if memory.resizable() and memory.nbytes() <= _LITTLE:  # else it is of numpy's, a file's or another process's
             return lambda: tensor
-    return reference(tensor)
+    return Weakly(tensor)
 
 
 def is_sure(tensor: Tensor) -> bool:
