@@ -218,7 +218,6 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
 
     Modules and quantisers convert their weights by it.
     """
-    original: Callable[..., Any] = torch.utils.swap_tensors
     again: list[Callable[[], None]] = []
 
     @guarded("tape")
@@ -236,6 +235,12 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
                 for one in tensors:
                     capture.births.record.forget(one)
 
+    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, again), let_go)
+
+
+def _swapping(original: Callable[..., Any], again: list[Callable[[], None]]) -> Callable[..., Any]:
+    """Return ``original`` as a call behind which those have their tensors ``again`` that refer to these yet."""
+
     @guarded("tape")
     def stay() -> None:
         while again:
@@ -251,7 +256,7 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
         finally:
             stay()
 
-    torch.utils.swap_tensors = wraps.unseen(capture, swap, let_go)
+    return swap
 
 
 def _watch_standstill() -> None:
