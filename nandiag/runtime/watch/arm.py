@@ -231,6 +231,7 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
             sentinel.looker.live.let_go(tensors)
             capture.window.moved.clear()
             sentinel.bare.let_go(tensors)
+            sentinel.left_out.asked.let_go(tensors)
             if capture.births is not None:
                 for one in tensors:
                     capture.births.record.forget(one)
