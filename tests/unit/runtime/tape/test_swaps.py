@@ -1,6 +1,7 @@
 """Tensors can take each other's content though the tape, and others of ours, have referred to them."""
 
 import math
+import sys
 import weakref
 
 import numpy as np
@@ -249,3 +250,12 @@ def test_a_reference_is_that_of_its_holder_alone():
     assert stays() is one
     del one, again, each
     assert stays() is None
+
+
+def test_a_question_that_waits_for_its_answer_lets_go(work):
+    worker = work()
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
+    worker.sentinel.left_out.asked.of(weight, sys._getframe())
+    assert weakref.getweakrefcount(weight)
+    torch.utils.swap_tensors(weight, other)
+    assert not weight.any()
