@@ -61,7 +61,8 @@ def _heard_also(look: Looked) -> Iterable[str]:
         yield f"numpy complained of {', '.join(map(str, also))} as well: which of these made it is not known."
     if isinstance(only, list) and len(only) == len(("line", "said", "when")):
         why = "and the text leads from there to here" if look.facts.get("heard_led") is True else "and nowhere else"
-        what = "the number" if look.source == "op" else "they"
+        taken = look.site is not None and words.op(look.site.op or "") == "lift_fresh"
+        what = "the number" if look.source == "op" and not taken else "they"
         yield f"numpy complained at {only[0]}, {only[2]} ({only[1]}), {why}: {what} may come from there."
 
 

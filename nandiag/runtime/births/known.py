@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from nandiag.events import TensorFact
 from nandiag.runtime.frames import Place
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.words import version_of
 
 OP, UNWRITTEN, FILE, OUTSIDE, LAST, RECEIVED = "op", "unwritten", "file", "outside", "last", "received"
@@ -73,7 +73,7 @@ class Waiting:
         self.call = call
         self.norm = norm
         self.sources = tuple(sources)
-        self.target = weakref.ref(target)
+        self.target = Weakly(target)
         self.version = version_of(target)
 
 

@@ -7,13 +7,14 @@ same words either.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from nandiag.runtime.memory.weakly import Weakly
 
 _LENGTHS = frozenset({"input_lengths", "target_lengths"})
 _NATIVE = ("_ctc_loss", "_ctc_loss_backward")
@@ -38,7 +39,7 @@ class _Divisor:
         """The loss is computed of what is ``given``."""
         lengths, device = given.get("target_lengths"), given["log_probs"].device
         if isinstance(lengths, Tensor) and lengths.device != device:
-            self._of, self._device = weakref.ref(lengths), device
+            self._of, self._device = Weakly(lengths), device
 
     def clamped(self, lengths: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return lengths of at least 1; without a mode those of lists are made beside the loss."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from dataclasses import replace
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from nandiag.events import TensorFact
 from nandiag.runtime.look.finite import extent, fact, local, norm_of
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.weakly import Weakly
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -43,7 +43,7 @@ class Look:
         self.norm = self.limit = limit
         self.fact: TensorFact | None = None
         self.dtype, self.shape, self.numel, self.device = tensor.dtype, tensor.shape, tensor.numel(), tensor.device
-        self.of = weakref.ref(tensor)
+        self.of = Weakly(tensor)
         self.version = 0 if tensor.is_inference() else tensor._version
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from nandiag.runtime.look.finite import local, quiet
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.weakly import Weakly
 
 _MANY = 4096
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
@@ -43,11 +43,11 @@ class Losses(threading.local):
     def __init__(self) -> None:
         self.pending: list[Loss] = []
         self.dropped: list[Loss] = []
-        self._unscaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._unscaled: dict[int, tuple[Weakly, Tensor]] = {}
 
     def scaled(self, plain: Tensor, scaled: Tensor) -> None:
         """Remember that ``scaled`` is ``plain`` times a loss scale."""
-        self._unscaled[id(scaled)] = (weakref.ref(scaled), plain.detach())
+        self._unscaled[id(scaled)] = (Weakly(scaled), plain.detach())
 
     def seen(self, root: Tensor, micro_step: int) -> None:
         """Take one root of a backward call, without reading the host."""

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
+from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.names import Owner, find_roots, owners
 from nandiag.runtime.names.alive import living
 from nandiag.runtime.names.variables import Variables
@@ -93,8 +94,8 @@ class Weights:
 
     def __init__(self) -> None:
         self.owners: dict[int, Owner] = {}
-        self._excused: dict[int, weakref.ref[Tensor]] = {}
-        self._masked: dict[int, weakref.ref[Tensor]] = {}
+        self._excused: dict[int, Staying] = {}
+        self._masked: dict[int, Staying] = {}
         self._sharded: MutableMapping[Optimizer, bool] = WeakIdKeyDictionary()
         self._met = WeakIdKeyDictionary()
         self._begun = WeakIdKeyDictionary()
@@ -259,11 +260,11 @@ class Weights:
 
     def excuse(self, held: Sequence[Held]) -> None:
         """Do not tell of these again, and keep them out of the looks to come."""
-        self._excused |= {id(one.tensor): weakref.ref(one.tensor) for one in held}
+        self._excused |= {id(one.tensor): Staying(one.tensor) for one in held}
 
     def leave_masked(self, held: Iterable[Held]) -> None:
         """What is -inf in these is meant so; the rest of them is to stay finite."""
-        self._masked |= {id(one.tensor): weakref.ref(one.tensor) for one in held}
+        self._masked |= {id(one.tensor): Staying(one.tensor) for one in held}
 
     def _is_excused(self, tensor: Tensor) -> bool:
         return _is_among(self._excused, tensor)
@@ -333,7 +334,7 @@ class Weights:
         return states
 
 
-def _is_among(known: dict[int, weakref.ref[Tensor]], tensor: Tensor) -> bool:
+def _is_among(known: dict[int, Staying], tensor: Tensor) -> bool:
     found = known.get(id(tensor))
     return found is not None and found() is tensor
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from nandiag.runtime.leaves import names_in_script
+from nandiag.runtime.memory.weakly import Staying
 
 _TRIES = 8
 
@@ -25,6 +25,6 @@ class Variables:
         if (known is None or known[0]() is not tensor) and self._tries > 0:
             self._tries -= 1
             found = names_in_script(beside)
-            self._names |= {id(one): (weakref.ref(one), found[id(one)]) for one in beside if id(one) in found}
+            self._names |= {id(one): (Staying(one), found[id(one)]) for one in beside if id(one) in found}
             known = self._names.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections import deque
 from typing import Any
 
@@ -18,6 +17,7 @@ from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import Trail, trail
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tracebacks import pass_on
 
 _TAKES = ("from_numpy", "frombuffer", "from_dlpack")
@@ -28,11 +28,11 @@ class Taken:
     """The newest tensors that were laid over others' memory in mid-run, by weak references, and where that was."""
 
     def __init__(self) -> None:
-        self._newest: deque[tuple[weakref.ref[Tensor], Trail]] = deque(maxlen=_MOST)
+        self._newest: deque[tuple[Weakly, Trail]] = deque(maxlen=_MOST)
 
     def took(self, taken: Tensor, frame: Any) -> None:
         """A tensor was laid over such memory by a call from ``frame``."""
-        self._newest.append((weakref.ref(taken), trail(frame)))
+        self._newest.append((Weakly(taken), trail(frame)))
 
     def of(self, tensor: Tensor) -> tuple[Tensor, Trail] | None:
         """Return the whole of what ``tensor`` lies in, and where it was taken; None where it is not known."""

@@ -19,7 +19,7 @@ from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.memory.later.offspring import Offspring
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.carried import Carried
-from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, unheld
+from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, part_words, unheld
 from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
@@ -180,6 +180,7 @@ class Tape:
     def let_go(self, tensors: Sequence[Tensor]) -> None:
         """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
         part((*self._entries, *self.loose), self._made, tensors)
+        part_words(self._words, set(map(id, tensors)))  # those of the newest call, which may be off the tape by now
 
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-from weakref import ref as reference
 
 from torch import Tensor
 
 from nandiag.runtime.frames import Frame, Place, Trail, places_on
+from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
@@ -35,7 +35,7 @@ class Entry:
     left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
     sides: Sequence[Side] = ()
     contents: Sequence[Content] = ()
-    inner: Sequence[reference[Tensor]] = ()  # what its modules hold and it writes into, but for weights and buffers
+    inner: Sequence[Staying] = ()  # what its modules hold and it writes into, but for weights and buffers
     before: tuple[Tensor, Tensor] | None = None
     swapped: Swapped | None = None
     apart: bool | None = None  # what :func:`descent.is_of_calls_alone` found

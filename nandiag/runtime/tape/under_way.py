@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import get_ident
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tracebacks import pass_on
 
@@ -39,7 +39,7 @@ class UnderWay:
 
     def __init__(self, tape: Tape, tensors: Iterable[Tensor]) -> None:
         self._tape, self._thread = tape, get_ident()
-        self.tensors: list[Callable[[], Tensor | None]] = [weakref.ref(one) for one in tensors]
+        self.tensors: list[Callable[[], Tensor | None]] = [Weakly(one) for one in tensors]
         self.begun, self.waited = tape.reached, math.inf
 
     def is_finite(self) -> bool:

@@ -6,11 +6,11 @@ Only for scripts without an optimizer, whose graphs alone tell what they train.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
 
 from torch import Tensor
 
+from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.names import find_roots
 from nandiag.runtime.replay.unfinished import groups_of
 
@@ -48,4 +48,4 @@ def _found() -> dict[int, tuple[_Ref, _Ref]]:
         for one in group.fsdp_params
         if hasattr(one, "_unsharded_param")
     ]
-    return {id(whole): (weakref.ref(whole), weakref.ref(part)) for whole, part in pairs}
+    return {id(whole): (Staying(whole), Staying(part)) for whole, part in pairs}

@@ -32,6 +32,7 @@ from nandiag.runtime.lag.sentinel import LateSentinel
 from nandiag.runtime.lag.withheld import WithholdingSentinel
 from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import parameters
+from nandiag.runtime.memory import weakly
 from nandiag.runtime.memory.later.stored import Stored
 from nandiag.runtime.names.standing import name_by_place
 from nandiag.runtime.numeric import ear, warned
@@ -217,21 +218,46 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
 
     Modules and quantisers convert their weights by it.
     """
+    again: list[Callable[[], None]] = []
 
     @guarded("tape")
     def let_go(*args: Any, **kwargs: Any) -> None:
         tensors = tuple(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
         if not any(map(weakref.getweakrefcount, tensors)):
             return
+        again[:] = weakly.let_go(tensors)
         with quiet():
             capture.tape.let_go(tensors)
+            sentinel.looker.live.let_go(tensors)
             capture.window.moved.clear()
             sentinel.bare.let_go(tensors)
+            sentinel.left_out.asked.let_go(tensors)
             if capture.births is not None:
                 for one in tensors:
                     capture.births.record.forget(one)
 
-    torch.utils.swap_tensors = wraps.unseen(capture, torch.utils.swap_tensors, let_go)
+    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, again), let_go)
+
+
+def _swapping(original: Callable[..., Any], again: list[Callable[[], None]]) -> Callable[..., Any]:
+    """Return ``original`` as a call behind which those have their tensors ``again`` that refer to these yet."""
+
+    @guarded("tape")
+    def stay() -> None:
+        while again:
+            again.pop()()
+
+    @functools.wraps(original)
+    def swap(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            pass_on(error)
+            raise
+        finally:
+            stay()
+
+    return swap
 
 
 def _watch_standstill() -> None:

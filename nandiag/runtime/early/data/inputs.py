@@ -23,6 +23,7 @@ from nandiag.runtime.early.warner import Warner
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import extent, quiet
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
@@ -68,7 +69,7 @@ class Batch:
         self.path = path
         self.shape = tensor.shape
         self.entry = weakref.ref(entry)
-        self.tensor = weakref.ref(tensor)
+        self.tensor = Weakly(tensor)
 
 
 class Usual(Sizes):

@@ -23,22 +23,29 @@ if TYPE_CHECKING:
     from nandiag.runtime.tape.entry import Entry
 
 _FRAMES = 6
+_LARGEST = 1 << 26  # an array may lie in a file that is larger than memory
+# What is nearer: what the script made before its first step, and a loader's batch.
+_KNOWN = frozenset({"birth", "dataset"})
 _LIFTED = "aten.lift_fresh.default"
 
 
 def taken_in(looked: Looked, entries: Sequence[Entry], result: Rerun, tensor: Tensor) -> Looked:
     """Return ``looked``, or the call by which torch took in the bad ``tensor``, of which nothing else is known.
 
-    Where numpy complained of what it made, or another rank sent it, that is nearer.
+    Where numpy complained of what it made, or another rank sent it, that is nearer; so is the dataset that a loader
+    had it from.
     """
-    if looked.source != "outside" or "birth" in looked.facts or with_heard(looked) is not looked:
+    if looked.source not in {"outside", "input"} or not _KNOWN.isdisjoint(looked.facts):
+        return looked
+    heard = with_heard(looked)
+    if heard.source != looked.source or heard.facts.get("heard") is True:
         return looked
     whole, frames = _by_call(entries, result, tensor) or _by_memory(tensor) or (tensor, ())
-    seen = fact(whole)
+    seen = fact(whole if whole.numel() <= _LARGEST else tensor)
     if not (seen.bad and frames):
         return looked
     site = site_of(Spot(None, None, frames, "data", looked.micro_step or 0), _LIFTED)
-    return replace(looked, phase="data", source="op", site=site, inputs=(), outputs=(seen,))
+    return replace(looked, phase="data", source="op", site=site, inputs=(), outputs=(seen,), facts=heard.facts)
 
 
 def _by_call(entries: Sequence[Entry], result: Rerun, tensor: Tensor) -> tuple[Tensor, tuple[Frame, ...]] | None:

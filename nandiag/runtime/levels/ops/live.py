@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -148,6 +148,10 @@ class Live:
         self._tape.clear(step)
         self._scene.losses.clear()
         self._scene.gradients.clear()
+
+    def let_go(self, tensors: Sequence[Tensor]) -> None:
+        """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
+        self._tape.let_go(tensors)
 
     # ------------------------------------------------------------------ what is asked
 

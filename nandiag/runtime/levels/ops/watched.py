@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, is_bad, norms
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.unwritten import EMPTY
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.nested import tensors_in
 
 _SHOWN = 4
@@ -42,7 +42,7 @@ def kept_by(tensor: Tensor) -> StorageWeakRef | ByItself:
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):
-        return ByItself(weakref.ref(tensor))
+        return ByItself(Weakly(tensor))
 
 
 @dataclass(slots=True)

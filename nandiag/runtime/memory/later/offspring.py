@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import ref as reference
 
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
 from nandiag.runtime.tape.packed.words import READ_GRADIENT, Given, Made
 
@@ -27,7 +27,7 @@ class Offspring:
     """Refers weakly to such tensors, also to those that a later step made of them."""
 
     def __init__(self) -> None:
-        self._known: dict[int, reference[Tensor]] = {}
+        self._known: dict[int, Weakly] = {}
         self._most = _FEW
 
     def has(self, tensor: Tensor) -> bool:
@@ -91,7 +91,7 @@ class Offspring:
                 self._add(output)
 
     def _add(self, tensor: Tensor) -> None:
-        self._known[id(tensor)] = reference(tensor)
+        self._known[id(tensor)] = Weakly(tensor)
         if len(self._known) > self._most:
             self._known = {key: one for key, one in self._known.items() if one() is not None}
             self._most = max(_FEW, 2 * len(self._known))

@@ -234,8 +234,13 @@ def _is_plain_key(key: Any) -> bool:
 
 def tensors_of(content: Content) -> list[Given]:
     """Return the words of what was held and made by no call of the step."""
+    return [one for one in words_of(content) if type(one) is Given]
+
+
+def words_of(content: Content) -> list[Given | Made]:
+    """Return the words of all tensors that were held."""
     held = (item for copy in _copies(content) for _, item in copy.items)
-    return [one for one in (content.packed, *held) if type(one) is Given]
+    return [one for one in (content.packed, *held) if type(one) in {Given, Made}]
 
 
 def _copies(content: Content) -> list[_Copy]:

@@ -15,6 +15,7 @@ from nandiag.runtime.frames import Trail
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.memory.silent import SILENT
 from nandiag.runtime.memory.there import is_there
+from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.names.grown import GROWTH
 from nandiag.runtime.tape.calls.contents import NOTHING, Contents, Packed
 from nandiag.runtime.tape.calls.holdings import Mark, marks, places, plain_at
@@ -45,7 +46,7 @@ class _Known(NamedTuple):
 
     shelves: Shelves | None
     modules: list[weakref.ref[nn.Module]]
-    inner: list[weakref.ref[Tensor]]
+    inner: list[Staying]
     holds: bool
     buffers: list[Tensor]
 
@@ -56,7 +57,7 @@ class _Known(NamedTuple):
             return self
         few = _few(tensors)
         holds = self.holds or bool(few)
-        return self._replace(shelves=Shelves([*self.buffers, *few]), inner=[*map(weakref.ref, few)], holds=holds)
+        return self._replace(shelves=Shelves([*self.buffers, *few]), inner=[*map(Staying, few)], holds=holds)
 
 
 @dataclass(slots=True)
@@ -190,7 +191,7 @@ class Habit:
             written = moved + silent
             changed = [weakref.ref(one) for one in attributes.changed()]
             buffers = set(map(id, entry.function.buffers()))
-            entry.inner = [weakref.ref(one) for one in written if id(one) not in buffers]
+            entry.inner = [Staying(one) for one in written if id(one) not in buffers]
             holds = self._contents.end() or bool(entry.inner)
             shelves, own = Shelves(written) if written else None, [one for one in written if id(one) in buffers]
             self._known[self._manner] = _Known(shelves, changed, entry.inner, holds, own)

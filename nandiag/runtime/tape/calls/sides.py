@@ -15,6 +15,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.calls.holdings import Place, Way, at, is_tensor, places, tensors_at, with_place
 from nandiag.runtime.tape.packed.words import Given, Made
 
@@ -33,7 +34,7 @@ class Sides:
         self._module = weakref.ref(module)
         self._known: dict[Hashable, list[Place]] = {}
         self._manner: Hashable = None
-        self._before: dict[int, weakref.ref[Tensor]] = {}
+        self._before: dict[int, Weakly] = {}
 
     @property
     def expected(self) -> bool:
@@ -45,7 +46,7 @@ class Sides:
         self._manner = manner
         # Weakly: the graph of the call before would live on.
         if self.expected:
-            self._before = {id(one): weakref.ref(one) for place in self._places() for _, one in tensors_at(place)}
+            self._before = {id(one): Weakly(one) for place in self._places() for _, one in tensors_at(place)}
 
     def end(self, words: Iterable[Made | Given]) -> tuple[list[Side], list[Tensor]]:
         """It returned: the places that hold tensors that were not there before, and these one after another.

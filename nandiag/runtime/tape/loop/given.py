@@ -6,7 +6,6 @@ nothing wrote into them. A callable, or another object, is the script's: an upda
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import quiet
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.words import PLAIN, version_of
 
 _MOST_ELEMENTS = 1024
@@ -53,7 +53,7 @@ class Given:
         with quiet():
             pack = _Pack()
             packed = pack.of(args[1:]), pack.of(kwargs)
-        self._known[optimizer] = (*packed, _descends((args[1:], kwargs), 0))
+        self._known[optimizer] = (*packed, pack.descends)
 
     def forget(self) -> None:
         """An update begins that is given nothing."""
@@ -70,6 +70,7 @@ class _Pack:
 
     def __init__(self) -> None:
         self._copies, self._left = _MOST_COPIES, _MOST
+        self.descends = False  # of what is refused nobody asks it
 
     def of(self, thing: Any, depth: int = 0) -> Again:
         """Return what gives ``thing`` again as it is now, or raises Refused."""
@@ -83,10 +84,11 @@ class _Pack:
         return _refused
 
     def _of_tensor(self, thing: Tensor) -> Again:
+        self.descends |= thing.requires_grad
         if self._copies and thing.numel() <= _MOST_ELEMENTS and type(thing) is Tensor:
             self._copies -= 1
             return partial(_copy, thing.detach().clone())
-        return partial(_as_it_was, weakref.ref(thing), version_of(thing))
+        return partial(_as_it_was, Weakly(thing), version_of(thing))
 
     def _of_members(self, thing: Any, depth: int) -> Again:
         if type(thing) is dict:
@@ -109,15 +111,6 @@ def _as_it_was(reference: Callable[[], Tensor | None], version: int) -> Tensor:
 
 def _refused() -> Any:
     raise Refused(UNKNOWN)
-
-
-def _descends(thing: Any, depth: int) -> bool:
-    if isinstance(thing, Tensor):
-        return thing.requires_grad
-    if depth > _DEEPEST:
-        return False
-    members = thing.values() if type(thing) is dict else thing if type(thing) in {list, tuple} else ()
-    return any(_descends(one, depth + 1) for one in members)
 
 
 GIVEN = Given()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, strided
 
+from nandiag.runtime.tape.calls.contents import words_of
 from nandiag.runtime.tape.entry import CALL
 from nandiag.runtime.tape.packed.words import Given, Made
 
@@ -92,11 +93,16 @@ def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tens
     for key in parted:
         made.pop(key, None)
     for entry in ancestors([*entries, *makers]):
-        for word in entry.words:
-            if type(word) is Made and id(word.tensor()) in parted:
-                word.tensor = _nothing if word.taken else _GONE
-            elif type(word) is Given and id(word.get()) in parted:
-                word.let_go()
+        part_words((*entry.words, *(one for content in entry.contents for one in words_of(content))), parted)
+
+
+def part_words(words: Iterable[Made | Given], parted: Container[int]) -> None:
+    """Have ``words`` be without the tensors whose ``id`` is among those ``parted``."""
+    for word in words:
+        if type(word) is Made and id(word.tensor()) in parted:
+            word.tensor = _nothing if word.taken else _GONE
+        elif type(word) is Given and id(word.get()) in parted:
+            word.let_go()
 
 
 def _nothing() -> None:

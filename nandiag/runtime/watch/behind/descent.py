@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
-from weakref import ref as reference
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -13,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, local, quiet
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import base_of
 
@@ -88,4 +88,4 @@ class Descent:
             return
         if not self.has(tensor):
             self._known[key] = _Memory(StorageWeakRef(data.untyped_storage()), [])
-        self._known[key].tensors.append(reference(tensor))
+        self._known[key].tensors.append(Weakly(tensor))

@@ -1,5 +1,7 @@
 """An update that the script hands its loss, or another number, is made again with that: ``step(loss)``."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -91,6 +93,23 @@ def test_what_is_given_costs_no_more_than_so_many_copies():
     assert sum(one is not shared and one.data_ptr() != shared.data_ptr() for one in again()) == given._MOST_COPIES
     with pytest.raises(Refused):
         given._Pack().of([1.0] * (given._MOST + 1))()
+
+
+def test_what_is_given_is_not_gone_through_where_it_is_long():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    history = [[0.0] * 300_000] * 3
+    began = time.perf_counter()
+    GIVEN.begins(optimizer, (optimizer, history), {"pairs": [(0.0, 1.0)] * 300_000})
+    assert time.perf_counter() - began < 0.05
+
+
+@pytest.mark.parametrize(
+    ("words", "descends"), [([torch.ones(1)], False), ({"all": [(torch.ones(1, requires_grad=True), 1.0)]}, True)]
+)
+def test_whether_anything_had_a_graph_is_known(words, descends):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    GIVEN.begins(optimizer, (optimizer, words), {})
+    assert GIVEN.of(optimizer).descends is descends
 
 
 class Backward(torch.optim.Optimizer):

@@ -1,13 +1,18 @@
 """Tensors can take each other's content though the tape, and others of ours, have referred to them."""
 
 import math
+import sys
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from nandiag.runtime.births import record
+from nandiag.runtime.memory import weakly
+from nandiag.runtime.memory.weakly import Staying, Weakly
+from nandiag.runtime.watch.behind.descent import Descent
 
 
 def net():
@@ -109,3 +114,148 @@ def test_a_reference_of_the_scripts_own_is_respected(work):
     with pytest.raises(RuntimeError, match="weakref"):
         torch.utils.swap_tensors(weight, other)
     assert kept() is weight
+
+
+class Given(torch.optim.SGD):
+    def step(self, beside=None):
+        del beside
+        return super().step()
+
+
+def given_to_an_update(model, optimizer):
+    train(model, optimizer)
+    (model[0].weight * 2).sum().backward()
+    optimizer.step([*model.parameters()])
+    model.zero_grad()
+    return [*model.parameters()]
+
+
+def laid_over_memory_of_numpys(model, optimizer):
+    train(model, optimizer)
+    return [torch.from_numpy(np.ones((2, 4), "f4")), torch.frombuffer(bytearray(16), dtype=torch.float32)]
+
+
+def given_to_the_model(model, optimizer):
+    train(model, optimizer)
+    batch = torch.rand(2, 4)
+    model(batch).mean().backward()
+    optimizer.step()
+    model.zero_grad()
+    return [batch]
+
+
+def shown_to_others(model, optimizer):
+    train(model, optimizer)
+    batch = torch.rand(2, 4) * 2
+    batch.numpy()
+    return [batch]
+
+
+def asked_of(model, optimizer):
+    train(model, optimizer)
+    batch = model(torch.rand(2, 4)).detach() / 0
+    torch.isnan(model[0].weight).any()
+    torch.isfinite(batch).all()
+    return [batch, model[0].weight]
+
+
+def carried_to_the_next_step(model, optimizer):
+    with torch.no_grad():
+        state = model(torch.rand(2, 4))
+    train(model, optimizer, 2)
+    return [state]
+
+
+class Holding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept, self.seen = torch.zeros(4), []
+
+    def forward(self, x):
+        self.kept.copy_(x.detach()[0])
+        self.seen.append(x.detach() + 1)
+        self.seen = self.seen[-2:]
+        return x + self.kept
+
+
+def held_by_a_module(model, optimizer):
+    model.insert(1, Holding())
+    train(model, optimizer)
+    model(torch.rand(2, 4))
+    return [model[1].kept, *model[1].seen]
+
+
+def excused_from_the_beginning(model, optimizer):
+    del optimizer
+    mask = nn.Parameter(torch.full((4,), -math.inf), requires_grad=False)
+    model.mask = mask
+    train(model, Given(model.parameters(), lr=0.1))
+    return [mask]
+
+
+CASES = (
+    given_to_an_update, laid_over_memory_of_numpys, given_to_the_model, shown_to_others, asked_of,
+    carried_to_the_next_step, held_by_a_module, excused_from_the_beginning,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["auto", "op"])
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_refers_to_a_tensor_lets_go_of_it(case, level, work):
+    work(level=level)
+    model = net()
+    optimizer = Given(model.parameters(), lr=0.1)
+    for tensor in case(model, optimizer):
+        other = (
+            type(tensor)(torch.zeros_like(tensor), requires_grad=tensor.requires_grad)
+            if isinstance(tensor, nn.Parameter)
+            else torch.zeros_like(tensor)
+        )
+        torch.utils.swap_tensors(tensor, other)
+        assert not tensor.any()
+    train(model, optimizer)
+
+
+def test_gradients_that_are_followed_let_go_of_what_is_bad(work):
+    work()
+    bad, other = torch.full((3,), math.nan), torch.zeros(3)
+    descent = Descent([bad])
+    assert descent.has(bad)
+    torch.utils.swap_tensors(bad, other)
+    assert not descent.has(bad)
+    assert descent.begins([other])
+
+
+def test_a_mask_that_is_converted_is_one_yet(work, swapping):
+    worker = work()
+    model = net()
+    model.mask = nn.Parameter(torch.full((4,), -math.inf), requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
+    model.zero_grad()
+    model.double()
+    train(model, optimizer)
+    assert not worker.harms
+
+
+def test_a_reference_is_that_of_its_holder_alone():
+    one = torch.ones(2)
+    held, stays = Weakly(one), Staying(one)
+    again = weakly.let_go([one])
+    assert not weakref.getweakrefcount(one)
+    assert held() is stays() is None
+    for each in again:
+        each()
+    assert held() is None
+    assert stays() is one
+    del one, again, each
+    assert stays() is None
+
+
+def test_a_question_that_waits_for_its_answer_lets_go(work):
+    worker = work()
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
+    worker.sentinel.left_out.asked.of(weight, sys._getframe())
+    assert weakref.getweakrefcount(weight)
+    torch.utils.swap_tensors(weight, other)
+    assert not weight.any()

@@ -6,7 +6,7 @@ Where it leaves and the step cannot be run again, that is the nearest to the ori
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from types import CodeType
 from typing import Any, NamedTuple
@@ -128,6 +128,14 @@ class Asked:
             self._usual.setdefault(line, answer)
             self._turns[line] += 1
 
+    def let_go(self, tensors: Iterable[Tensor]) -> None:
+        """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
+        parted = set(map(id, tensors))
+        for kept in (self._questions, self.known):
+            for at, one in enumerate(kept):
+                if one.number in parted:
+                    kept[at] = one._replace(given=_nothing)
+
     @property
     def unusual(self) -> bool:
         """Whether a line of this step was given another answer than ever before, of this rank or of another one."""
@@ -202,7 +210,7 @@ def _held(tensor: Tensor) -> Callable[[], Tensor | None]:
         memory = tensor.untyped_storage()
         if memory.resizable() and memory.nbytes() <= _LITTLE:  # else it is of numpy's, a file's or another process's
             return lambda: tensor
-    return reference(tensor)
+    return reference(tensor)  # the one that the tape has: what made it is found by that when it is gone
 
 
 def is_sure(tensor: Tensor) -> bool:
