@@ -52,7 +52,10 @@ class _Term(NamedTuple):
 
 @sparing
 def below_zero(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object]:
-    """Return which weight below 0 lies on the diagonal of what the op factorises, or is given a factor of."""
+    """Return which weight below 0 lies on the diagonal of what the op factorises, or is given a factor of.
+
+    Where no weight alone is to blame: of the matrix of that factor, what stands on its diagonal.
+    """
     of = words.op(str(op.func)).lstrip("_")
     given = tensors_in(op.words[0])[:1] if op.words is not None and op.spot.node is None else []
     matrix = _matrix(op, of, given[0]) if given else None
@@ -63,8 +66,17 @@ def below_zero(op: Op, name: Callable[[Tensor], str | None]) -> dict[str, object
     weight = weight if sure else on_diagonal(matrix, sure=False)
     told = None if weight is None else name(weight.tensor)
     if weight is None or told is None:
-        return {}
+        return {} if of.startswith(_FACTORS) else _of_matrix(matrix)
     return {**weight.told(told), **({} if sure else {"diagonal_if": "shown"})}
+
+
+def _of_matrix(matrix: Tensor) -> dict[str, object]:
+    """Return the number of dimensions, and of the matrix with the least number on its diagonal that and their scale."""
+    if not all_there([matrix]) or matrix.dim() < 2 or not matrix.numel() or matrix.is_complex():
+        return {}
+    rows = matrix.detach().diagonal(dim1=-2, dim2=-1).reshape(-1, matrix.shape[-1]).double()
+    worst = rows[int(rows.amin(-1).argmin())]
+    return {"factored_dims": matrix.dim(), "factored_diagonal": [float(worst.min()), float(worst.abs().mean())]}
 
 
 def _matrix(op: Op, of: str, given: Tensor) -> Tensor | None:

@@ -19,7 +19,15 @@ from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.memory.later.offspring import Offspring
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.carried import Carried
-from nandiag.runtime.tape.packed.descent import ancestors, forget_consumed, lasts, part, part_words, unheld
+from nandiag.runtime.tape.packed.descent import (
+    ancestors,
+    forget_consumed,
+    lasts,
+    part,
+    part_words,
+    unheld,
+    unsettled,
+)
 from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
@@ -243,6 +251,8 @@ class Tape:
             tensor = word.get()
             if tensor is not None and not tensor.requires_grad:
                 word.release()
+        for entry in (*self.entries, *self.loose):
+            entry.settled = False
 
     def _again(self, maker: Entry, tensor: Tensor, strong: bool) -> bool:  # noqa: FBT001
         # A leaf that gradients gather in is trained, perhaps, where it was there before the first call of a module: it
@@ -316,7 +326,7 @@ class Tape:
         self._updates += _PER_UPDATE * (target.nbytes if target.layout is strided else target.numel())
         if self._updates > _FEW_BYTES:
             return
-        for one in unheld(entry):
+        for one in unsettled(entry):
             for word in one.words:
                 # What is read off another tensor (a gradient) is another one when it is read again.
                 if type(word) is Given or (type(word) is Made and word.entry.name == "__get__"):

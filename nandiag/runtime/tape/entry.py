@@ -40,6 +40,7 @@ class Entry:
     swapped: Swapped | None = None
     apart: bool | None = None  # what :func:`descent.is_of_calls_alone` found
     in_place = held = lost = split = False  # the last two: as what its modules held could be packed
+    settled = False  # what goes into it was kept for a write into a weight
     number = step = micro_step = first_side = 0  # the index of the first side among the outputs
 
     def __init__(self, kind: str, function: Any, *, grad: bool, modes: Modes) -> None:

@@ -7,7 +7,8 @@ all that was written there was finite is what nobody wrote.
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from functools import lru_cache
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,6 +25,13 @@ _MOST, _FRAMES, _LARGEST = 1024, 6, 1 << 20
 _FILLS = frozenset({"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"})
 
 _WHERE = frozenset({"data_ptr", "untyped_storage"})
+
+
+@lru_cache(maxsize=1024)
+def _says_so(code: CodeType, instruction: int) -> bool:
+    """Whether a line is the script's own, and calls for such memory by name."""
+    frame = Frame(code, instruction)
+    return frame.kind == USER and "empty" in (source(frame, frame.line) or "")
 
 
 class Out(NamedTuple):
@@ -51,10 +59,10 @@ class HandedOut:
         """A call of the script's loop returned ``tensor``, of which nothing is written yet."""
         if not tensor.is_floating_point() or tensor.is_inference() or tensor.device.type == "meta":
             return
-        call = Call(name, places(sys._getframe(2), _FRAMES)[0])
-        frame = next(map(Frame._make, call.places), None)
-        if frame is None or frame.kind != USER or "empty" not in (source(frame, frame.line) or ""):
+        nearest = places(sys._getframe(2), 1)[0]  # a loop that builds modules comes by for each of their weights
+        if not nearest or not _says_so(*nearest[0][:2]):
             return  # torch itself, and libraries, have C++ fill theirs unseen
+        call = Call(name, places(sys._getframe(2), _FRAMES)[0])
         if len(self._made) >= _MOST:
             self._made = {key: one for key, one in self._made.items() if not one.memory.expired()}
         if len(self._made) < _MOST:

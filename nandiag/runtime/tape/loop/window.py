@@ -7,14 +7,16 @@ optimizer step or a compiled region. It lies below the script's modes, for ``wit
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident as _ident
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nandiag.runtime.births.beneath import Beneath
 from nandiag.runtime.frames import trail
@@ -45,6 +47,8 @@ _NUMBERS = frozenset({float, bool, int})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS = 8
 _MOST_EXPOSED = 64
+
+_OF_MODULES = os.path.join(os.path.dirname(nn.__file__), "modules", "")
 
 _functorch = torch._C._functorch.peek_interpreter_stack
 _stacked = torch._C._len_torch_function_stack
@@ -205,7 +209,7 @@ class Window(Beneath):
             self.asked.of(_asked_of(*words), frame)
         if self.handed_out.doubts and what.in_place:
             self.handed_out.wrote(words[0][0])
-        if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output):
+        if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output, frame):
             return
         if (
             (jots.on or jots.dense) and what.plain and type(output) is Tensor and output.numel() <= LARGEST
@@ -216,10 +220,14 @@ class Window(Beneath):
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
 
-    def _is_hollow(self, func: Any, output: Tensor) -> bool:
-        """Whether memory is handed out that holds nothing: no mode sees ``set_`` fill it, as one is unpickled."""
+    def _is_hollow(self, func: Any, output: Tensor, frame: FrameType) -> bool:
+        """Whether memory is handed out that holds nothing: no mode sees ``set_`` fill it, as one is unpickled.
+
+        Or that is a weight's of a module of torch's that is being built: the parameter is another tensor.
+        """
         self.handed_out.out(func.__name__, output, self.tape.step)
-        return not output.numel()
+        code = frame.f_code
+        return not output.numel() or (code.co_name == "__init__" and code.co_filename.startswith(_OF_MODULES))
 
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
         if what.moves and (self.tape.jots.many or self.tape.jots.shelves):

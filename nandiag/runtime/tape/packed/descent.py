@@ -61,6 +61,29 @@ def is_of_calls_alone(made: Entry) -> bool:
     return bool(made.apart)
 
 
+def unsettled(entry: Entry) -> Iterable[Entry]:
+    """Return what :func:`unheld` does, but for what came of it before and will so again; for a write into a weight.
+
+    What is written into one weight time and again in a step is not gone through from the start each time.
+    """
+    known, waiting = {id(entry): entry}, [entry]
+    while waiting:
+        for one in waiting.pop().makers:
+            if not (one.grad or one.held or one.settled) and id(one) not in known:
+                known[id(one)] = one
+                waiting.append(one)
+    for one in sorted(known.values(), key=lambda each: each.number):
+        one.settled = all(map(_is_settled, one.words))
+    return known.values()
+
+
+def _is_settled(word: Given | Made) -> bool:
+    """Whether what is to be gone through from a word will be no more than it was."""
+    if type(word) is not Made:
+        return True
+    return not word.taken and (word.entry.grad or word.entry.held or word.entry.settled)
+
+
 def unheld(maker: Entry) -> Iterable[Entry]:
     """Return ``maker`` and those of its ancestors that ran without gradients and are not held yet."""
     known, waiting = {id(maker): maker}, [maker]

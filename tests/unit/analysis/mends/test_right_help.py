@@ -1,6 +1,7 @@
 """Help that names what is bad, and offers a line only where pasting it is right."""
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from tests.unit.analysis.mends.told import on, placed
@@ -88,16 +89,49 @@ def test_what_rounding_leaves_of_a_wide_spectrum_is_bounded_by_its_largest(at, b
     assert texts(facts)[0][1] == "return q @ torch.diag(w.clamp_min(1e-6 * w.max()).pow(-0.25)) @ q.T"
 
 
-def test_a_factor_whose_info_nobody_looked_at_is_told_as_a_matrix_that_is_not_positive_definite(at, by_hand):
-    line = "return L.diagonal().log().sum()"
+def of_factor(at, by_hand, **extra):
+    made = {"of_weights": True, "made_by": ["DiagonalBackward0", "LinalgCholeskyExBackward0"], **extra}
     facts = at("log", (by_hand.fact(min=-2.86e-6, max=3.6),), (by_hand.fact(nan=1),),
-               **placed(line, "L.diagonal().log()"),
-               extra={"of_weights": True, "made_by": ["DiagonalBackward0", "LinalgCholeskyExBackward0"]})  # fmt: skip
-    (text, code), *more = texts(facts)
+               **placed("return L.diagonal().log().sum()", "L.diagonal().log()"), extra=made)  # fmt: skip
+    ((text, code),) = texts(facts)
+    return text, code
+
+
+def test_a_factor_whose_info_nobody_looked_at_is_told_as_a_matrix_that_is_not_positive_definite(at, by_hand):
+    text, code = of_factor(at, by_hand)
     assert "not positive definite" in text
     assert "info" in text
     assert "torch.eye" in code
-    assert not more
+
+
+@pytest.mark.parametrize(
+    ("known", "shapes"),
+    [
+        ({}, [(3, 3), (2, 3, 3)]),
+        ({"factored_dims": 2, "factored_diagonal": [0.5, 1.0]}, [(3, 3)]),
+        ({"factored_dims": 2, "factored_diagonal": [-1e-8, 1.0]}, [(3, 3)]),
+        ({"factored_dims": 3, "factored_diagonal": [0.5, 1.0]}, [(2, 3, 3)]),
+        ({"factored_dims": 4, "factored_diagonal": [0.5, 1.0]}, [(4, 2, 3, 3)]),
+    ],
+)
+def test_jitter_is_by_the_scale_of_each_matrix_of_a_batch(at, by_hand, known, shapes):
+    code = of_factor(at, by_hand, **known)[1].splitlines()[0]
+    assert ("K.diagonal().mean()" in code) is (known.get("factored_diagonal") == [0.5, 1.0] and len(shapes[0]) == 2)
+    for shape in shapes:
+        given = torch.ones(shape).cumsum(0) * 10.0  # each of a batch has its own scale
+        scope = {"torch": torch, "K": given}
+        exec(code, scope)  # noqa: S102 - what the help would have pasted
+        added = (scope["K"].double() - given.double()).diagonal(dim1=-2, dim2=-1)
+        assert added.numpy() == pytest.approx(1e-5 * given.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+                                              .expand_as(added).numpy(), rel=0.2)  # fmt: skip
+
+
+def test_no_jitter_is_offered_where_the_diagonal_itself_is_below_0(at, by_hand):
+    text, code = of_factor(at, by_hand, factored_dims=3, factored_diagonal=[-1.001, 1.001])
+    assert "No jitter" in text
+    assert "-1.001" in text
+    assert "torch.eye" not in code
+    assert "info" in code
 
 
 def test_a_weight_that_was_divided_in_place_by_its_own_norm_of_0_is_told_so(at, by_hand):

@@ -118,3 +118,31 @@ def test_the_matrix_is_asked_whose_factor_a_logarithm_was_given(work, below, tol
     assert (look.step, look.site.op) == (3, "aten.log.default")
     assert look.facts.get("diagonal") == (["noise", pytest.approx(-0.01)] if told else None)
     assert not told or look.facts["diagonal_least"] == pytest.approx([-0.01, 0.01], abs=1e-5)
+
+
+@pytest.mark.parametrize(("least", "many"), [(-1.5, False), (-1.5, True), (0.5, True)])
+def test_what_stands_on_the_diagonal_of_the_matrix_is_told_where_no_weight_alone_is_to_blame(work, least, many):
+    class Factor(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.0))
+            self.matrix = torch.eye(3).repeat(2, 1, 1) if many else torch.eye(3)
+
+        def forward(self):
+            factor, _ = torch.linalg.cholesky_ex(self.scale * self.matrix)
+            return torch.diagonal(factor, dim1=-2, dim2=-1).log().sum()
+
+    worker = work()
+    model = Factor()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in range(4):
+        if step == 3:
+            model.matrix[..., 2, 2] = least
+            model.matrix[..., 0, 2] = model.matrix[..., 2, 0] = 2.0
+        optimizer.zero_grad()
+        model().backward()
+        optimizer.step()
+    (look,) = [one for one in worker.events(Looked) if one.outcome == "found"]
+    assert look.facts["factored_dims"] == 2 + many
+    assert look.facts["factored_diagonal"] == pytest.approx([least, (2 + abs(least)) / 3])
+    assert "diagonal" not in look.facts

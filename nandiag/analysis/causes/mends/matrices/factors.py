@@ -12,16 +12,18 @@ from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
 _LOOKS = frozenset({"Diagonal", "Select", "Slice", "View", "Unsqueeze", "Squeeze", "Expand", "Alias"})
-_TEXT = (
+_UNSEEN = (
     "It comes of cholesky_ex, whose info was not looked at: where it is not 0 the matrix was not positive definite, "
-    "and the factor is none. Add to its diagonal what keeps it so (jitter), by its scale, and check info; a clamp here "
-    "would only hide it."
+    "and the factor is none."
 )
-_CODE = (
-    "K = K + 1e-5 * K.diagonal().mean() * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)\n"
-    "L, info = torch.linalg.cholesky_ex(K)\n"
-    "assert not info.any()"
+_TEXT = (
+    f"{_UNSEEN} Add to its diagonal what keeps it so (jitter), by its scale, and check info; a clamp here would only "
+    "hide it."
 )
+_JITTER = 1e-5
+_SCALES = ("K.diagonal().mean()", "K.diagonal(dim1=-2, dim2=-1).abs().mean(-1)[..., None, None]")  # of one, of any
+_UNIT = "torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)"
+_CHECK = "L, info = torch.linalg.cholesky_ex(K)\nassert not info.any()"
 
 
 def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Suggestion | None:
@@ -86,4 +88,29 @@ def unchecked(facts: Facts) -> Suggestion | None:
     learnt = learnt_noise(facts)
     if learnt is not None:
         return learnt
-    return Suggestion(_TEXT, _CODE) if first == "LinalgCholeskyEx" and facts.outputs_nan else None
+    if first != "LinalgCholeskyEx" or not facts.outputs_nan:
+        return None
+    return _itself_below(facts) or Suggestion(_TEXT, f"K = K + 1e-5 * {_scale(facts)} * {_UNIT}\n{_CHECK}")
+
+
+def _itself_below(facts: Facts) -> Suggestion | None:
+    """Say what stands on the diagonal of the matrix where that is so far below 0 that no jitter mends it."""
+    known = facts.extra.get("factored_diagonal")
+    least, scale = map(words.as_number, known) if isinstance(known, list | tuple) and len(known) == _PAIR else (None, 0)
+    if least is None or scale is None or not least + _JITTER * scale < 0:
+        return None
+    text = (
+        f"{_UNSEEN} No jitter mends it: on its diagonal stands {words.number(least)}, and on that of a positive "
+        "definite matrix every number is above 0. Look at what makes it: what it is scaled by, and what is added to "
+        "its diagonal, has to stay above 0; where that is a weight, learn its logarithm. Check info; a clamp here "
+        "would only hide it."
+    )
+    return Suggestion(text, _CHECK)
+
+
+def _scale(facts: Facts) -> str:
+    """Return the mean of the diagonal: of one matrix, which has no number below 0 there, in its short form."""
+    known = facts.extra.get("factored_diagonal")
+    least = words.as_number(known[0]) if isinstance(known, list | tuple) and known else None
+    alone = facts.extra.get("factored_dims") == 2 and least is not None and least >= 0
+    return _SCALES[0 if alone else 1]
