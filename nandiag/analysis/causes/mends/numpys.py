@@ -162,18 +162,22 @@ def _inverse_power(origin: Origin) -> Suggestion | None:
     raised = raised or (None if power is None else fitting.target(power, "power"))
     if raised is None:
         return None
-    base = ast.unparse(raised)
-    text = f"Where {base} is 0, give 0: {_HUGE} the power huge."
+    base, whole = ast.unparse(raised), not _FRACTION.search(ast.unparse(power) if power is not None else "")
+    text = f"Where {base} is {'0' if whole else 'not above 0'}, give 0: {_HUGE} the power huge."
 
     def put(name: str) -> str | None:
-        instead = _or_infinity(name)
+        instead = _or_infinity(name, "!= 0" if whole else "> 0")
         return bounding.base(origin, lambda _: instead) or fitting.argument(origin, "power", lambda _: instead)
 
     return _suggested(text, origin, base, put)
 
 
-def _or_infinity(text: str) -> str:
-    return f"np.where({text} != 0, {text}, np.inf)"
+# Of what is below 0, if by rounding alone, no power to a fraction is a number.
+_FRACTION = re.compile(r"(?:\*\*|,) \(?-\d*\.0*[1-9]\d*\)?$")
+
+
+def _or_infinity(text: str, sound: str = "!= 0") -> str:
+    return f"np.where({text} {sound}, {text}, np.inf)"
 
 
 def _suggested(text: str, origin: Origin, part: str, put: Callable[[str], str | None]) -> Suggestion | None:
