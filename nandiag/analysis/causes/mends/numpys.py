@@ -17,6 +17,8 @@ _LOGS = ("log", "log2", "log10")
 _POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"), ("log1p", "-0.999"))
 _HUGE = "a small number in its place would make"
 _LONGEST_TWICE = 60
+_END_AT_0 = re.compile(r"np\.maximum\(.+, 0\)")
+_NO_RATE = "The rate is 0 from here on: nothing is learned."
 _BEFORE = re.compile(r"(?:^|_)(?:prev(?:ious)?|last|lag(?:ged)?|old|before|yesterday|shift(?:ed)?)(?:$|_|\d)")
 
 
@@ -31,7 +33,8 @@ def guard(facts: Facts, said: str) -> Suggestion:
     or_ = "Guard" if code is not None else "Or guard"
     only = only or facts.extra.get("together") is True
     text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
-    return Suggestion(text, code)
+    ended = rate and code is not None and _END_AT_0.search(code) is not None
+    return Suggestion(f"{text} {_NO_RATE}" if ended else text, code)
 
 
 def _guarded(facts: Facts, said: str) -> str | None:
