@@ -81,8 +81,7 @@ class Tracer(TorchDispatchMode):
         self._sound = Sound()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
-        self._determinants = Determinants()
-        self._powers = Powers()
+        self._determinants, self._powers = Determinants(), Powers()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -18,10 +18,11 @@ _TEXT = (
     "would only hide it."
 )
 _CODE = (
-    "K = K + 1e-5 * K.diagonal().mean() * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)\n"
-    "L, info = torch.linalg.cholesky_ex(K)\n"
+    "{0} = {0} + 1e-5 * {0}.diagonal().mean() * torch.eye({0}.shape[-1], dtype={0}.dtype, device={0}.device)\n"
+    "{1}, info = {2}({0}){3}\n"
     "assert not info.any()"
 )
+_MADE_UP = ("K", "L", "torch.linalg.cholesky_ex", "")
 
 
 def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Suggestion | None:
@@ -86,4 +87,32 @@ def unchecked(facts: Facts) -> Suggestion | None:
     learnt = learnt_noise(facts)
     if learnt is not None:
         return learnt
-    return Suggestion(_TEXT, _CODE) if first == "LinalgCholeskyEx" and facts.outputs_nan else None
+    if first != "LinalgCholeskyEx" or not facts.outputs_nan:
+        return None
+    return Suggestion(_TEXT, _CODE.format(*(_as_written(facts) or _MADE_UP)))
+
+
+def _as_written(facts: Facts) -> tuple[str, ...] | None:
+    """Return the names that the script's own call has, where one line before the origin has it."""
+    block = facts.around.block if facts.around is not None else ()
+    line = facts.origin.line or 0
+    found = [(one.line, call) for one in block if one.line <= line and (call := _unchecked_call(one.text)) is not None]
+    if len(found) != 1:
+        return None
+    number, (factor, called, matrix) = found[0]
+    if not isinstance(matrix, ast.Name | ast.Attribute):
+        return None
+    return ast.unparse(matrix), factor, called, f"  # line {number}"
+
+
+def _unchecked_call(text: str) -> tuple[str, str, ast.expr] | None:
+    """Return the factor's name, what is called and the matrix of ``chol, _ = torch.linalg.cholesky_ex(k)``."""
+    line = parsing.statement(text)
+    pair = line.targets[0] if isinstance(line, ast.Assign) and len(line.targets) == 1 else None
+    if not isinstance(line, ast.Assign) or not isinstance(pair, ast.Tuple) or len(pair.elts) != _PAIR:
+        return None
+    call, factor = line.value, pair.elts[0]
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords or not isinstance(factor, ast.Name):
+        return None
+    called = ast.unparse(call.func)
+    return (factor.id, called, call.args[0]) if called.rpartition(".")[2] == "cholesky_ex" else None
