@@ -94,6 +94,15 @@ HOOK = "BackwardHookFunctionBackward"
 _FUNCTIONS_OF_TORCH = frozenset({"BackwardHookFunction", "CheckpointFunction", "CompiledFunction", "_DDPSink"})
 
 
+def cut(text: str, most: int = 300) -> str:
+    """Return so many characters of a text at most, cut behind a word, with ``...`` for what is left out."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - 3]
+    whole = kept if text[most - 3].isspace() else kept.rpartition(" ")[0] or kept
+    return f"{whole.rstrip()}..."
+
+
 def count(amount: int, noun: str) -> str:
     """Return ``1 step``, ``2 steps``, ``1,024 steps``."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

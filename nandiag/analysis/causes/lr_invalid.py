@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
+from collections.abc import Sequence
 
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
@@ -53,7 +55,8 @@ def explain(facts: Facts) -> Cause | None:
         return _by_number(facts)
     step, value = found
     text = f"the learning rate was {words.number(value)} at step {step}"
-    made = facts.extra.get("number") is True  # then there is a line, and a mend of its own
+    # Where a line made the number it has a mend of its own, but beyond a schedule's end that only stops the learning.
+    made = facts.extra.get("number") is True and not str(facts.extra.get("numpy", "")).startswith("invalid")
     return Cause("lr_invalid", (text,), (_check(facts), *_live(facts)), story=True, follows=made)
 
 
@@ -65,16 +68,33 @@ def _live(facts: Facts) -> tuple[Suggestion, ...]:
 
 def _check(facts: Facts) -> Suggestion:
     """Return what to check, and where the script sets the rate, where its text shows few such lines."""
-    lines = facts.extra.get("rate_set_at")
-    if not isinstance(lines, list) or not lines:
+    lines = facts.extra.get("rate_set_at") or (() if facts.compared is None else facts.compared.rate_set_at)
+    if not isinstance(lines, list | tuple) or not lines:
         return _CHECK
-    bounded = _bounded(facts, lines)
+    bounded = _ended(facts, lines) or _bounded(facts, lines)
     if bounded is not None:
         return bounded
     return Suggestion(f"{_CHECK.text} {rates.set_at(list(map(str, lines)), 'the rate')}")
 
 
-def _bounded(facts: Facts, lines: list[object]) -> Suggestion | None:
+def _ended(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
+    """Return the one line that makes the schedule of a lambda (``LambdaLR(opt, lambda s: 1 - s / n)``) with 0 as end.
+
+    Where the rate was infinite 0 is no end of it, and of several groups there are several lambdas.
+    """
+    place, _, line = str(lines[0]).partition(": ")
+    found = None if facts.history is None else _first_bad(facts.history, facts.origin.step)
+    lambdas = [node for node in fitting.nodes_of(line) if isinstance(node, ast.Lambda)] if line.isascii() else []
+    if len(lines) != 1 or len(lambdas) != 1 or found is None or found[1] == math.inf:
+        return None
+    body = lambdas[0].body
+    first, last = body.col_offset, body.end_col_offset or 0
+    text = f"{_CHECK.text[:-1]}. {place} makes it: give it as many steps as the run has, or let it end at 0, behind "
+    code = f"{line[:first]}max(0.0, {line[first:last]}){line[last:]}"
+    return Suggestion(f"{text}which the rate is 0: nothing is learned from there on.", code)
+
+
+def _bounded(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
     """Return the one assignment that sets the rate, bounded by the most that it was; of NaN it is 0.
 
     Python's min and max give their first word where the other is NaN: behind the end of a schedule that is to be 0.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from nandiag.analysis.causes import singular_gradient
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers, overgrown, states
@@ -85,6 +86,8 @@ def explain(facts: Facts) -> Cause | None:
     bad = next((fact for fact in facts.origin.outputs if fact.bad), None)
     if bad is None or not _are_finite(facts) or facts.bad_numbers or not facts.origin.inputs[0].numel:
         return None
+    if singular_gradient.near_zero(facts) is not None:
+        return None  # to bring values down, as is to be done about others, would make it worse
     limit = LARGEST.get(dtype_of(bad))
     wide = facts.extra.get("float64_finite")
     # An exponential of 1800, or a power, leaves float64 too, and is an overflow all the same.

@@ -110,7 +110,11 @@ def explain(facts: Facts) -> Cause | None:
     node = facts.node
     base = None if node is None else node.partition("Backward")[0]
     point = POINTS.get(base or "")
-    if base is None or point is None or not facts.finite_inputs or facts.extra.get("float64_finite") is True:
+    if base is None or point is None or not facts.finite_inputs:
+        return None
+    if (least := near_zero(facts)) is not None:
+        return _near(facts, *least)
+    if facts.extra.get("float64_finite") is True:
         return None
     if base in _POWERS and facts.op == "log":
         return _by_exponent(facts)
@@ -127,6 +131,33 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )
+
+
+def near_zero(facts: Facts) -> tuple[float, float] | None:
+    """Return how near to 0 the base of a power came whose gradient is huge by that alone, and the power of it.
+
+    The formula's own product may be what leaves the dtype: what it is given are two large numbers, and no base.
+    """
+    known = facts.extra.get("power_of")
+    if facts.node is None or facts.op != "mul" or not isinstance(known, dict):
+        return None
+    low, least, power = (words.as_number(known.get(name)) for name in ("min", "absmin", "power"))
+    if low is None or least is None or power is None or low < 0.0 or power >= 0.0 or not 0.0 < least < _NEAR:
+        return None
+    return least, power
+
+
+_NEAR = 1e-9
+
+
+def _near(facts: Facts, least: float, power: float) -> Cause:
+    to = words.number(power)
+    text = f"the gradient of pow is infinite at 0, and its base goes down to {words.number(least)}"
+    # What a root's gradient is below that is more than any use is made of; of other powers it is so sooner.
+    guard = "clamp_min(1e-12)" if power >= -0.5 else POINTS["Pow"].guard
+    code = fitting.argument(facts.origin, "pow", lambda inner: f"{inner}.{guard}") or f"x.{guard} ** p"
+    told = (f"{text}: the base to the power {to} is huge",)
+    return Cause("singular_gradient", told, (Suggestion(POINTS["Pow"].text, code),), PROVEN)
 
 
 def _by_exponent(facts: Facts) -> Cause | None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nandiag.events.words import cut
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.evidence.evaluated import that_wrote
@@ -361,4 +362,4 @@ def why_failed(error: Exception) -> str:
     """
     if RING.life and not dist.is_initialized() and "process group" in str(error).lower():
         return "the script had destroyed its process groups by then"
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    return f"{type(error).__name__}: {cut(str(error))}"

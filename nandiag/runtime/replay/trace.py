@@ -28,6 +28,7 @@ from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
+from nandiag.runtime.kernels.powers import Powers
 from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
 from nandiag.runtime.look.finite import fact, local
@@ -80,7 +81,7 @@ class Tracer(TorchDispatchMode):
         self._sound = Sound()
         self._vanishing = Vanishing()
         self._shadows = Shadows()
-        self._determinants = Determinants()
+        self._determinants, self._powers = Determinants(), Powers()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -181,6 +182,7 @@ class Tracer(TorchDispatchMode):
             return output
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         self._determinants.ran(op)
+        self._powers.ran(op)
         self._vanishing.ran(op, held, made)
         self._written(op, held, made, mutable=mutable)
         self._shadows.ran(op, again, held, made)
@@ -201,6 +203,7 @@ class Tracer(TorchDispatchMode):
         op.inputs = led_from(op, [tensor for _, tensor in given], written)
         self._parents(op, given)
         self._determinants.laid(op)
+        op.powered = self._powers.laid(op)
         op.constant = is_constant(op)
         self._keep_facts(op, written, inside, mutable=mutable)
         for (key, _), stat in zip(made, op.outputs, strict=True):

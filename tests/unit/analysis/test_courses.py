@@ -9,7 +9,7 @@ import pytest
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.causes.facts import POSSIBLE
 from nandiag.analysis.report import Origin
-from nandiag.events import Harm, History, Looked
+from nandiag.events import Compared, Harm, History, Looked
 from tests.unit.analysis.causing import slugs
 
 
@@ -34,6 +34,33 @@ def test_the_mend_of_the_line_that_made_a_bad_rate_comes_first(made):
     look = Looked("found", "replay", facts.origin.step, source="op", facts={"number": made})
     story = explain(replace(facts, look=look, basis="look"))[0]
     assert (story.slug, story.follows) == ("lr_invalid", made)
+
+
+def test_beyond_the_end_of_a_schedule_its_length_comes_first_and_no_bound():
+    """What is below 0 under a root is so behind the last step: 0 in its place ends the learning."""
+    facts = at_end(history([1.0] * 4, [0.1, 0.1, 0.1, math.nan]))
+    known = {"number": True, "numpy": "invalid value encountered in sqrt"}
+    look = Looked("found", "replay", facts.origin.step, source="op", facts=known)
+    assert not explain(replace(facts, look=look, basis="look"))[0].follows
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("s = LambdaLR(opt, lambda s: 1 - s / n)", "s = LambdaLR(opt, lambda s: max(0.0, 1 - s / n))"),
+        ("s = LambdaLR(opt, lr_lambda=lambda t: c[t], last_epoch=3)",
+         "s = LambdaLR(opt, lr_lambda=lambda t: max(0.0, c[t]), last_epoch=3)"),
+        ("s = LambdaLR(opt, decay)", None),
+        ("s = LambdaLR(opt, [lambda s: 1 - s, lambda s: 2 - s])", None),
+    ],
+)  # fmt: skip
+def test_a_rate_below_0_is_told_with_the_line_that_makes_its_schedule(line, code):
+    facts = at_end(history([1.0] * 4, [0.1, 0.0, -0.1, -0.2]))
+    compared = Compared(3, rate_set_at=(f"train.py:13: {line}",))
+    (told,) = explain(replace(facts, compared=compared))[0].suggestions
+    assert told.code == code
+    assert "train.py:13" in told.text
+    assert ("nothing is learned" in told.text) is (code is not None)
 
 
 GREW = history([1.0] * 8 + [30.0 * 4**i for i in range(10)], [0.1] * 18)

@@ -89,3 +89,10 @@ def test_what_went_in_already_was_not_made(went_in, came_out, text):
 def test_a_file_has_the_name_that_it_has_in_its_folder(path, name):
     assert words.file_name(path) == name
     assert words.place([path, 3]) == f"{name}:3"
+
+
+def test_a_long_text_is_cut_behind_a_word():
+    assert words.cut("a short one") == "a short one"
+    assert words.cut("some words of an error", 15) == "some words..."
+    assert words.cut("some words of it", 13) == "some words..."
+    assert words.cut("x" * 20, 10) == "xxxxxxx..."

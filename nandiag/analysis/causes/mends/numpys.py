@@ -17,6 +17,8 @@ _LOGS = ("log", "log2", "log10")
 _POLES = (*((op, "1e-12") for op in _LOGS), ("sqrt", "0"), ("power", "1e-6"), ("log1p", "-0.999"))
 _HUGE = "a small number in its place would make"
 _LONGEST_TWICE = 60
+_END_AT_0 = re.compile(r"np\.maximum\(.+, 0\)")
+_NO_RATE = "The rate is 0 from here on: nothing is learned."
 _BEFORE = re.compile(r"(?:^|_)(?:prev(?:ious)?|last|lag(?:ged)?|old|before|yesterday|shift(?:ed)?)(?:$|_|\d)")
 
 
@@ -31,7 +33,8 @@ def guard(facts: Facts, said: str) -> Suggestion:
     or_ = "Guard" if code is not None else "Or guard"
     only = only or facts.extra.get("together") is True
     text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
-    return Suggestion(text, code)
+    ended = rate and code is not None and _END_AT_0.search(code) is not None
+    return Suggestion(f"{text} {_NO_RATE}" if ended else text, code)
 
 
 def _guarded(facts: Facts, said: str) -> str | None:
@@ -162,18 +165,22 @@ def _inverse_power(origin: Origin) -> Suggestion | None:
     raised = raised or (None if power is None else fitting.target(power, "power"))
     if raised is None:
         return None
-    base = ast.unparse(raised)
-    text = f"Where {base} is 0, give 0: {_HUGE} the power huge."
+    base, whole = ast.unparse(raised), not _FRACTION.search(ast.unparse(power) if power is not None else "")
+    text = f"Where {base} is {'0' if whole else 'not above 0'}, give 0: {_HUGE} the power huge."
 
     def put(name: str) -> str | None:
-        instead = _or_infinity(name)
+        instead = _or_infinity(name, "!= 0" if whole else "> 0")
         return bounding.base(origin, lambda _: instead) or fitting.argument(origin, "power", lambda _: instead)
 
     return _suggested(text, origin, base, put)
 
 
-def _or_infinity(text: str) -> str:
-    return f"np.where({text} != 0, {text}, np.inf)"
+# Of what is below 0, if by rounding alone, no power to a fraction is a number.
+_FRACTION = re.compile(r"(?:\*\*|,) \(?-\d*\.0*[1-9]\d*\)?$")
+
+
+def _or_infinity(text: str, sound: str = "!= 0") -> str:
+    return f"np.where({text} {sound}, {text}, np.inf)"
 
 
 def _suggested(text: str, origin: Origin, part: str, put: Callable[[str], str | None]) -> Suggestion | None:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked
+from nandiag.events.words import cut
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.collectives.wraps import alone
@@ -99,7 +100,7 @@ def look_again(
     except Refused as refusal:
         return Looked("refused", "replay", step, reason=str(refusal))
     except Exception as error:
-        return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {str(error)[:300]}")
+        return Looked("failed", "replay", step, reason=f"{type(error).__name__}: {cut(str(error))}")
     # An optimizer of the script's own counts, perhaps, or asks other ranks: it need not do the same again.
     whole = getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
     reason = "made again, the update is finite"

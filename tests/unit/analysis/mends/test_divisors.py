@@ -383,6 +383,24 @@ def test_a_spread_of_equals_is_taken_for_1(at, by_hand, made, code):
 
 
 @pytest.mark.parametrize(
+    ("line", "trained", "least"),
+    [
+        ("a -= lr * delta * (a.norm() / n) * 0.05", False, "1e-12"),
+        ("a -= lr * delta * a.norm() / n", False, "1e-12"),
+        ("a -= lr * g * (a.norm() / n) * 0.05", False, "1e-6"),
+        ("a = delta * (a.norm() / n)", True, "1e-6"),
+        ("a = g * (a.norm() / n)", True, "1e-2"),
+    ],
+)
+def test_a_length_is_kept_no_further_from_0_than_need_be(at, by_hand, line, trained, least):
+    """Of what is 0 with the length nothing is huge, and where no gradient goes back that is none either."""
+    given = (by_hand.fact(shape=()), by_hand.fact(zeros=1, shape=(), min=0.0, max=0.0))
+    text = "lr * delta * a.norm() / n" if "(a.norm" not in line else "a.norm() / n"
+    facts = at("div", given, (by_hand.fact(posinf=1),), extra={"of_weights": trained}, **placed(line, text))
+    assert advice(on(facts, ("n", "delta.norm()")))[0].code == line.replace("/ n", f"/ n.clamp_min({least})")
+
+
+@pytest.mark.parametrize(
     ("names", "most", "least"), [((), 0.0, "1e-6"), ((), 3.0, "1"), ((("length", "len(rows)"),), 0.0, "1")]
 )
 def test_a_length_of_which_nothing_is_known_may_be_a_norm(at, by_hand, names, most, least):

@@ -82,7 +82,7 @@ def test_a_root_of_numpys_that_is_divided_by_stays_above_zero(at, by_hand, line,
     assert advice(facts)[-1].code == code
 
 
-@pytest.mark.parametrize(("rated", "base"), [(True, "np.maximum(t, 1)"), (False, "np.where(t != 0, t, np.inf)")])
+@pytest.mark.parametrize(("rated", "base"), [(True, "np.maximum(t, 1)"), (False, "np.where(t > 0, t, np.inf)")])
 def test_what_a_rate_is_made_of_in_numpy_is_at_least_one(at, by_hand, rated, base):
     line = "return np.sqrt(WARM) * t ** -0.5"
     extra = {"heard": True, "number": True, "numpy": "divide by zero encountered in scalar power"}

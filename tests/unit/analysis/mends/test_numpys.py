@@ -30,9 +30,10 @@ _LEFT_OUT = [
      "r = np.nan_to_num(np.diff(np.log(np.where(b > 0, b, np.nan)))) * 100"),
     ("r = np.log(a[1:]) - np.log(a[:-1])", "np.log(a[:-1])", _LOG,
      "r = np.nan_to_num(np.log(np.where(a[1:] > 0, a[1:], np.nan)) - np.log(np.where(a[:-1] > 0, a[:-1], np.nan)))"),
-    ("r = b ** -0.4", "b ** -0.4", "divide by zero encountered in power", "r = np.where(b != 0, b, np.inf) ** -0.4"),
+    ("r = b ** -0.4", "b ** -0.4", "divide by zero encountered in power", "r = np.where(b > 0, b, np.inf) ** -0.4"),
     ("r = np.power(b, -0.4)", "np.power(b, -0.4)", "divide by zero encountered in power",
-     "r = np.power(np.where(b != 0, b, np.inf), -0.4)"),
+     "r = np.power(np.where(b > 0, b, np.inf), -0.4)"),
+    ("r = b ** -2.0", "b ** -2.0", "divide by zero encountered in power", "r = np.where(b != 0, b, np.inf) ** -2.0"),
 ]  # fmt: skip
 
 

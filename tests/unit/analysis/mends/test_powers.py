@@ -49,7 +49,7 @@ def test_a_share_of_zero_has_a_floor_and_a_count_of_nothing_gives_nothing(at, by
         **placed("w = b ** -beta", "b ** -beta"),
     )
     told = [one.code for one in advice(on(facts, ("deg", "adj.sum(1)"), *([] if made is None else [("b", made)])))]
-    zero = "w = torch.where(b != 0, b, torch.inf) ** -beta"
+    zero = "w = torch.where(b > 0, b, torch.inf) ** -beta"
     assert told == (["w = b.clamp_min(0.03) ** -beta", zero] if floor else [zero, "w = b.clamp_min(1e-6) ** -beta"])
 
 

@@ -1,9 +1,12 @@
 """Help that names what is bad, and offers a line only where pasting it is right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from nandiag.analysis.causes import explain
+from nandiag.events import Around, Site, Statement
 from tests.unit.analysis.mends.told import on, placed
 
 
@@ -132,6 +135,31 @@ def test_no_jitter_is_offered_where_the_diagonal_itself_is_below_0(at, by_hand):
     assert "-1.001" in text
     assert "torch.eye" not in code
     assert "info" in code
+
+
+@pytest.mark.parametrize(
+    ("call", "own"),
+    [
+        ("chol, _ = torch.linalg.cholesky_ex(k)", True),
+        ("chol, bad = linalg.cholesky_ex(self.k)", True),
+        ("chol, _ = torch.linalg.cholesky_ex(k + noise)", False),
+        ("both = torch.linalg.cholesky_ex(k)", False),
+    ],
+)
+def test_a_factor_whose_call_is_in_sight_is_told_by_the_names_of_the_script(at, by_hand, call, own):
+    line = "logdet = 2 * chol.diagonal().log().sum()"
+    facts = at("log", (by_hand.fact(min=-2.86e-6, max=3.6),), (by_hand.fact(nan=1),), line=23,
+               **placed(line, "chol.diagonal().log()"),
+               extra={"of_weights": True, "made_by": ["DiagonalBackward0", "LinalgCholeskyExBackward0"],
+                      "factored_dims": 2, "factored_diagonal": [0.5, 1.0]})  # fmt: skip
+    block = (Statement(20, "k = self.kernel(x, x)"), Statement(21, call), Statement(23, line))
+    facts = replace(facts, look=replace(facts.look, site=Site(around=Around(block=block))))
+    made, factored, checked = texts(facts)[0][1].splitlines()
+    matrix = call.partition("(")[2].rstrip(")") if own else "K"
+    assert made.startswith(f"{matrix} = {matrix} + 1e-5 * {matrix}.diagonal().mean() * torch.eye({matrix}.shape[-1],")
+    called = call.rpartition("= ")[2]
+    assert factored == (f"chol, info = {called}  # line 21" if own else "L, info = torch.linalg.cholesky_ex(K)")
+    assert checked == "assert not info.any()"
 
 
 def test_a_weight_that_was_divided_in_place_by_its_own_norm_of_0_is_told_so(at, by_hand):

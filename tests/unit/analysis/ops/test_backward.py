@@ -272,3 +272,41 @@ def test_equal_values_are_told_apart_by_what_is_the_same_in_each_step(at, by_han
     exec(code, names)  # noqa: S102
     names["v"][:, 0].square().sum().backward()
     assert names["A"].grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "power", "code"),
+    [
+        (
+            "r = a / (x * x).sum(1).pow(0.5)",
+            "(x * x).sum(1).pow(0.5)",
+            -0.5,
+            "a / (x * x).sum(1).clamp_min(1e-12).pow(0.5)",
+        ),
+        ("r = (x * x) ** 0.5", "(x * x) ** 0.5", -0.5, "(x * x).clamp_min(1e-12) ** 0.5"),
+        ("r = x ** -1.5", "x ** -1.5", -2.5, "x.clamp_min(1e-6) ** -1.5"),
+    ],
+)
+def test_a_base_that_is_next_to_nothing_is_near_the_point(at, by_hand, line, text, power, code):
+    given = (by_hand.fact(min=-1e18, max=-0.4, absmax=1e18), by_hand.fact(min=522.0, max=1.6e21, absmax=1.6e21))
+    known = {"power_of": {"min": 1e-43, "absmin": 1e-43, "absmax": 1e-7, "power": power}}
+    wide = {"float64_finite": True, "float64_absmax": 1.9e39, "dtype": "float32"}
+    facts = at(
+        "mul", given, (by_hand.fact(neginf=2),), extra={**known, **wide}, node="PowBackward0",
+        forward_op="aten.pow.Tensor_Scalar", **on(line, text),
+    )  # fmt: skip
+    found = mechanism(facts)
+    said = (
+        f"the gradient of pow is infinite at 0, and its base goes down to 1e-43: the base to the power {power} is huge"
+    )
+    assert (found.slug, found.strength, found.evidence[0]) == ("singular_gradient", PROVEN, said)
+    assert codes(facts)[0] == f"r = {code}"
+
+
+@pytest.mark.parametrize("known", [{"absmin": 1e-3, "power": -0.5}, {"absmin": 1e-43, "power": 0.5}, {}])
+def test_a_base_that_is_not_near_it_overflows_all_the_same(at, by_hand, known):
+    wide = {"float64_finite": True, "float64_absmax": 1.9e39, "dtype": "float32"}
+    told = {"power_of": {"min": 0.0, "absmax": 1.0, **known}} if known else {}
+    given = (by_hand.fact(absmax=1e20), by_hand.fact(absmax=1e20))
+    node = {"node": "PowBackward0", "forward_op": "aten.pow.Tensor_Scalar"}
+    assert mechanism(at("mul", given, (by_hand.fact(posinf=2),), extra={**told, **wide}, **node)).slug == "overflow"

@@ -20,6 +20,8 @@ _FLOOR = (
 _NOTHING = "Or give 0 there, where nothing is to come of a base of 0."
 _ZERO = "Where the base is 0, give 0: a small number in its place would make the power huge."
 
+_ROUNDED = "Where the base is not above 0, give 0: a small number in its place would make the power huge."
+
 
 def of_zero(facts: Facts) -> Cause | None:
     """Name the zeros of a base whose exponent, a number or one of a tensor's, is negative.
@@ -32,14 +34,20 @@ def of_zero(facts: Facts) -> Cause | None:
     text = f"the base of pow holds {words.count(base.zeros, 'zero')}; 0 to a negative power is Inf"
     fitted = fitting.argument(facts.origin, "pow", lambda text: f"{text}.clamp_min({small(base)})")
     keep = Suggestion(_KEEP, fitted or "x.clamp_min(1e-6) ** -p")
-    left = fitting.argument(facts.origin, "pow", lambda text: f"torch.where({text} != 0, {text}, torch.inf)")
+    # What is 0 but for rounding, as an eigenvalue, may be below it, and no fraction is a power of that.
+    bound, zero = ("> 0", _ROUNDED) if _is_fraction(facts.number("arg1")) else ("!= 0", _ZERO)
+    left = fitting.argument(facts.origin, "pow", lambda text: f"torch.where({text} {bound}, {text}, torch.inf)")
     alone = base.numel == 1 or _has_many(facts)  # of those that are not negative infinity is infinite
     if alone or left is None or "int" in dtype_of(base):
         return Cause("division_by_zero", (text,), (keep,))
     share = _of_share(facts, base)
     if share is not None:
         return Cause("division_by_zero", (text,), (share, Suggestion(_NOTHING, left)))
-    return Cause("division_by_zero", (text,), (Suggestion(_ZERO, left), keep))
+    return Cause("division_by_zero", (text,), (Suggestion(zero, left), keep))
+
+
+def _is_fraction(power: float | None) -> bool:
+    return power is not None and not float(power).is_integer()
 
 
 def _of_share(facts: Facts, base: TensorFact) -> Suggestion | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.script import bounding, fitting, meanings, quotients
 from nandiag.analysis.report import Suggestion
 
@@ -67,8 +67,30 @@ def of_equals(facts: Facts) -> Suggestion | None:
 def _of_length(facts: Facts, name: str, of: ast.expr) -> Suggestion:
     apart = isinstance(of, ast.BinOp) and isinstance(of.op, ast.Sub)
     what = "a distance, which is 0 where both are the same" if apart else "a length, which is 0 where all of it is"
-    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({_LEAST})")
+    least = _least_length(facts, ast.unparse(of))
+    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({least})")
     return Suggestion(f"{name} is {what}: keep it above the least that is of use.", code)
+
+
+def _least_length(facts: Facts, of: str) -> str:
+    """Return the least length: a large bound bends honest ones, and beside a small one what it divides is huge.
+
+    What the line multiplies by the very vector is 0 with it, and where no gradient goes back none is huge.
+    """
+    half = "float16" in {dtype_of(fact) for fact in facts.origin.inputs}
+    trained = not (facts.in_update or facts.origin.phase == "optimizer" or facts.extra.get("of_weights") is False)
+    products = [node for node in fitting.nodes_of(facts.origin.source or "") if isinstance(node, ast.BinOp)]
+    itself = any(of in {ast.unparse(one) for one in _multiplied(node)} for node in products)
+    if trained:
+        return _LEAST if half or not itself else "1e-6"
+    return "1e-4" if half else "1e-12" if itself else "1e-6"
+
+
+def _multiplied(node: ast.expr) -> list[ast.expr]:
+    """Return the factors of a product, or of the upper side of a quotient, those within brackets as well."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_multiplied(node.left), *_multiplied(node.right)]
+    return _multiplied(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else [node]
 
 
 def of_nothing(facts: Facts, *, divides: bool) -> Suggestion:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -21,9 +21,11 @@ _TEXT = (
     "hide it."
 )
 _JITTER = 1e-5
-_SCALES = ("K.diagonal().mean()", "K.diagonal(dim1=-2, dim2=-1).abs().mean(-1)[..., None, None]")  # of one, of any
-_UNIT = "torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)"
-_CHECK = "L, info = torch.linalg.cholesky_ex(K)\nassert not info.any()"
+# The matrix, its factor, what is called and where, as the script has them.
+_SCALES = ("{0}.diagonal().mean()", "{0}.diagonal(dim1=-2, dim2=-1).abs().mean(-1)[..., None, None]")  # of one, of any
+_ADDED = "{{0}} = {{0}} + 1e-5 * {} * torch.eye({{0}}.shape[-1], dtype={{0}}.dtype, device={{0}}.device)\n"
+_CHECK = "{1}, info = {2}({0}){3}\nassert not info.any()"
+_MADE_UP = ("K", "L", "torch.linalg.cholesky_ex", "")
 
 
 def below_zero(known: Mapping[str, object], *, as_written: bool = False) -> Suggestion | None:
@@ -90,10 +92,12 @@ def unchecked(facts: Facts) -> Suggestion | None:
         return learnt
     if first != "LinalgCholeskyEx" or not facts.outputs_nan:
         return None
-    return _itself_below(facts) or Suggestion(_TEXT, f"K = K + 1e-5 * {_scale(facts)} * {_UNIT}\n{_CHECK}")
+    names = _as_written(facts) or _MADE_UP
+    code = (_ADDED.format(_scale(facts)) + _CHECK).format(*names)
+    return _itself_below(facts, _CHECK.format(*names)) or Suggestion(_TEXT, code)
 
 
-def _itself_below(facts: Facts) -> Suggestion | None:
+def _itself_below(facts: Facts, check: str) -> Suggestion | None:
     """Say what stands on the diagonal of the matrix where that is so far below 0 that no jitter mends it."""
     known = facts.extra.get("factored_diagonal")
     least, scale = map(words.as_number, known) if isinstance(known, list | tuple) and len(known) == _PAIR else (None, 0)
@@ -105,7 +109,7 @@ def _itself_below(facts: Facts) -> Suggestion | None:
         "its diagonal, has to stay above 0; where that is a weight, learn its logarithm. Check info; a clamp here "
         "would only hide it."
     )
-    return Suggestion(text, _CHECK)
+    return Suggestion(text, check)
 
 
 def _scale(facts: Facts) -> str:
@@ -114,3 +118,29 @@ def _scale(facts: Facts) -> str:
     least = words.as_number(known[0]) if isinstance(known, list | tuple) and known else None
     alone = facts.extra.get("factored_dims") == 2 and least is not None and least >= 0
     return _SCALES[0 if alone else 1]
+
+
+def _as_written(facts: Facts) -> tuple[str, ...] | None:
+    """Return the names that the script's own call has, where one line before the origin has it."""
+    block = facts.around.block if facts.around is not None else ()
+    line = facts.origin.line or 0
+    found = [(one.line, call) for one in block if one.line <= line and (call := _unchecked_call(one.text)) is not None]
+    if len(found) != 1:
+        return None
+    number, (factor, called, matrix) = found[0]
+    if not isinstance(matrix, ast.Name | ast.Attribute):
+        return None
+    return ast.unparse(matrix), factor, called, f"  # line {number}"
+
+
+def _unchecked_call(text: str) -> tuple[str, str, ast.expr] | None:
+    """Return the factor's name, what is called and the matrix of ``chol, _ = torch.linalg.cholesky_ex(k)``."""
+    line = parsing.statement(text)
+    pair = line.targets[0] if isinstance(line, ast.Assign) and len(line.targets) == 1 else None
+    if not isinstance(line, ast.Assign) or not isinstance(pair, ast.Tuple) or len(pair.elts) != _PAIR:
+        return None
+    call, factor = line.value, pair.elts[0]
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords or not isinstance(factor, ast.Name):
+        return None
+    called = ast.unparse(call.func)
+    return (factor.id, called, call.args[0]) if called.rpartition(".")[2] == "cholesky_ex" else None
