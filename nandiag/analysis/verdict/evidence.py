@@ -157,15 +157,15 @@ def _first_place(claim: Claim, origin: Origin) -> Iterable[str]:
 
 
 def _samples(look: Seen[Looked]) -> str:
-    """Say of which samples the rows are at which it broke: a batch of as many was given to the step."""
+    """Say of which samples the rows are at which it broke, if they are those of a batch of as many."""
     facts = look.event.facts
     rows, items, whose = facts.get("rows"), facts.get("row_items"), facts.get("rows_of")
     if not (isinstance(rows, list) and isinstance(items, list) and rows and len(rows) == len(items)):
         return ""
     told = words.few([f"{whose}[{item!r}]" for item in items])
     if len(rows) == 1:
-        return f" Row {rows[0]} of the batch was {told}."
-    return f" Rows {words.few(list(map(str, rows)))} of the batch were {told}."
+        return f" If its rows are those of the batch, row {rows[0]} was {told}."
+    return f" If its rows are those of the batch, rows {words.few(list(map(str, rows)))} were {told}."
 
 
 def _made_by_fx(origin: Origin) -> Iterable[str]:

@@ -5,10 +5,11 @@ Averaged codebooks and statistics are kept so. Who looks only at what moved woul
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 
 from torch import Tensor
+
+from nandiag.runtime.memory.weakly import Staying
 
 
 class Silent:
@@ -17,14 +18,14 @@ class Silent:
     __slots__ = ("_known", "count")
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[Tensor]] = {}
+        self._known: dict[int, Staying] = {}
         self.count = 0  # moves with each that comes in
 
     def add(self, tensors: Iterable[Tensor]) -> None:
         """Remember these."""
         for one in tensors:
             if one not in self:
-                self._known[id(one)] = weakref.ref(one)
+                self._known[id(one)] = Staying(one)
                 self.count += 1
 
     def __contains__(self, tensor: object) -> bool:

@@ -157,8 +157,8 @@ class Tracer(TorchDispatchMode):
         self._begin(map(key_of, taken_for_values(func, given, [key in self._garbage for key in keys])))
         outs = outs_of(func, kwargs) if kwargs else []
         mutable = bool(func._schema.is_mutable)
-        if not mutable and func.namespace != "aten":
-            self._sound.doubt(keys)  # it may write, and its schema not say so: what went in is known before it alone
+        writes = mutable or func.namespace != "aten"  # perhaps unsaid: behind it nobody knows what went in
+        self._sound.doubt(keys if writes else ())
         stats = [self._stat(one) if not is_lift(func) and not any(one is out for out in outs) else None
                  for one in given]  # fmt: skip
         words = copies(args, kwargs) if mutable else (args, kwargs)
@@ -175,7 +175,7 @@ class Tracer(TorchDispatchMode):
         written = targets_of(name, given, outputs or outs, mutable=mutable)
         made = _by_key(written)
         if not is_view(func):
-            self._sound.doubt((*keys, *(key for key, _ in made)) if mutable else (key for key, _ in made))
+            self._sound.doubt((*(keys if writes else ()), *(key for key, _ in made)))
         if name in EMPTY:
             self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
             self._forget(map(key_of, outputs), set(), mutable=False)
@@ -198,7 +198,7 @@ class Tracer(TorchDispatchMode):
         if not any(op.outputs):
             self._forget((key for key, _ in made), inside, mutable=mutable)
             return
-        if not (mutable or any(op.inputs)) and op.func.namespace == "aten":
+        if not mutable and op.func.namespace == "aten" and (op.spot.node is None or not any(op.inputs)):
             self._look_again(op, given, written)
         op.inputs = led_from(op, [tensor for _, tensor in given], written)
         self._parents(op, given)

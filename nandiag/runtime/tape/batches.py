@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import dataloader
 
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.numeric.made import MADE
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -46,7 +47,7 @@ class Batch:
     All but the last three are held weakly: a script that lets go of a dataset may need its memory for the next one.
     """
 
-    tensors: tuple[tuple[str, weakref.ref[Tensor]], ...]
+    tensors: tuple[tuple[str, Weakly], ...]
     held: tuple[Callable[[], Any], Callable[[], Any]]
     mapped: bool
     collated: bool
@@ -101,7 +102,7 @@ class Batches:
         """The iterator returned the batch that it asked for first."""
         asked = self._asked.get(iterator)
         indices = asked.popleft() if asked else None
-        tensors = tuple((name, weakref.ref(tensor)) for name, tensor in _named(data))
+        tensors = tuple((name, Weakly(tensor)) for name, tensor in _named(data))
         if getattr(iterator, "_num_workers", 0):
             MADE.drain()  # a full pipe takes no more
         if tensors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -218,14 +219,15 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
 
     Modules and quantisers convert their weights by it.
     """
-    again: list[Callable[[], None]] = []
+    here = threading.local()  # what has its tensor again behind a swap of this thread's
 
     @guarded("tape")
     def let_go(*args: Any, **kwargs: Any) -> None:
         tensors = tuple(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+        here.again = []
         if not any(map(weakref.getweakrefcount, tensors)):
             return
-        again[:] = weakly.let_go(tensors)
+        here.again = weakly.let_go(tensors)
         with quiet():
             capture.tape.let_go(tensors)
             sentinel.looker.live.let_go(tensors)
@@ -236,16 +238,17 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
                 for one in tensors:
                     capture.births.record.forget(one)
 
-    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, again), let_go)
+    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, here), let_go)
 
 
-def _swapping(original: Callable[..., Any], again: list[Callable[[], None]]) -> Callable[..., Any]:
+def _swapping(original: Callable[..., Any], here: threading.local) -> Callable[..., Any]:
     """Return ``original`` as a call behind which those have their tensors ``again`` that refer to these yet."""
 
     @guarded("tape")
     def stay() -> None:
-        while again:
-            again.pop()()
+        again, here.again = getattr(here, "again", ()), ()
+        for one in again:
+            one()
 
     @functools.wraps(original)
     def swap(*args: Any, **kwargs: Any) -> Any:

@@ -162,10 +162,13 @@ def test_the_first_bad_place_in_the_output_is_said(by_hand):
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"rows": [2], "rows_of": "Times", "row_items": [77]}, " Row 2 of the batch was Times[77]."),
+        (
+            {"rows": [2], "rows_of": "Times", "row_items": [77]},
+            " If its rows are those of the batch, row 2 was Times[77].",
+        ),
         (
             {"rows": [2, 5], "rows_of": "Times", "row_items": [77, "b"]},
-            " Rows 2, 5 of the batch were Times[77], Times['b'].",
+            " If its rows are those of the batch, rows 2, 5 were Times[77], Times['b'].",
         ),
         ({"rows": [2], "rows_of": "Times", "row_items": []}, ""),
         ({"rows": 2, "rows_of": "Times", "row_items": 77}, ""),

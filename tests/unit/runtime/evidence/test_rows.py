@@ -68,6 +68,14 @@ def test_rows_that_are_no_samples_are_not_told_of_as_such(work, loss_of):
     assert "rows" not in facts(work, Times(), loss_of)
 
 
+def by_size(samples):
+    return torch.stack(sorted(samples, key=lambda one: float(one.sum())))
+
+
+def test_rows_that_the_script_itself_puts_together_are_in_what_order_it_likes(work):
+    assert "rows" not in facts(work, Times(), by_log, collate_fn=by_size)
+
+
 def test_without_a_loader_there_are_no_samples(work):
     worker = work()
     weight = nn.Parameter(torch.ones(4))

@@ -147,3 +147,47 @@ def test_what_was_written_unseen_is_looked_at_again():
             kept.fill_(math.nan)
         kept.isnan()
         assert tracer._stat(kept) is not None
+
+
+@pytest.mark.parametrize("use", [
+    lambda to, kept: to.add_(kept),
+    lambda to, kept: torch.add(to, kept, out=to),
+    lambda to, kept: to.copy_(kept),
+    lambda to, kept: torch._foreach_add_([to], [kept]),
+    lambda to, kept: kept.add_(to),
+])  # fmt: skip
+def test_what_others_wrote_and_an_op_in_place_takes_came_from_outside(use):
+    with Tracer({}, joint=False) as tracer:
+        kept, to = torch.ones(4) + 1, torch.ones(4) * 3
+        kept * to
+        kept.numpy()[2] = math.nan
+        use(to, kept)
+        made = to + kept
+    found = origin([tracer.writer(made)])
+    assert found.source == "outside"
+    assert found.op.outside[0].tensor.untyped_storage().data_ptr() == kept.data_ptr()
+
+
+def test_what_others_wrote_beside_what_is_bad_already_is_known_to_be_bad():
+    with Tracer({}, joint=False) as tracer:
+        kept, bad = torch.ones(4) + 1, torch.ones(4).sub(1).log()
+        kept * 2
+        kept.numpy()[2] = math.nan
+        made = kept + bad
+    assert tracer.writer(made).outside
+
+
+def test_an_op_that_writes_unsaid_leaves_nothing_known():
+    """Its schema says that it only reads: what it wrote is looked at where it is taken next."""
+
+    @torch.library.custom_op("nandiag_sound::reads", mutates_args=())
+    def reads(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        buffer.numpy()[:] = math.nan
+        return x.clone()
+
+    with Tracer({}, joint=False) as tracer:
+        buffer = torch.ones(4) + 1
+        reads(torch.ones(4), buffer)
+        made = torch.zeros(4).add_(buffer)
+    found = origin([tracer.writer(made)])
+    assert found.source == "outside"

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -259,3 +260,43 @@ def test_a_question_that_waits_for_its_answer_lets_go(work):
     assert weakref.getweakrefcount(weight)
     torch.utils.swap_tensors(weight, other)
     assert not weight.any()
+
+
+def test_running_statistics_that_are_loaded_by_swapping(work, swapping):
+    """Each was seen to be written by its data, and is known by that."""
+    work()
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.rand(8, 4)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.zero_grad()
+    model.load_state_dict({name: one.clone() for name, one in model.state_dict().items()})
+    assert not model[1].running_mean.isnan().any()
+
+
+def test_a_batch_of_a_loader(work):
+    work()
+    for x in torch.utils.data.DataLoader(torch.rand(8, 4), batch_size=4):
+        torch.utils.swap_tensors(x, x * 2)
+
+
+def test_threads_that_swap_at_once_keep_what_stays_of_each_other(work, monkeypatch):
+    work()
+    first, second = torch.ones(2), torch.ones(2)
+    held, other = Staying(first), Staying(second)
+    original = torch._C._swap_tensor_impl
+
+    def meanwhile(*tensors):
+        original(*tensors)
+        if tensors[0] is first:
+            thread = threading.Thread(target=torch.utils.swap_tensors, args=(second, torch.zeros(2)))
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(torch._C, "_swap_tensor_impl", meanwhile)
+    torch.utils.swap_tensors(first, torch.zeros(2))
+    assert held() is first
+    assert other() is second

@@ -30,7 +30,20 @@ def argument(origin: Origin, op: str, guard: Guard) -> str | None:
     """Return the user's line with the first argument of the underlined call of ``op`` guarded, or ``None``."""
     found = parsed(origin)
     part = None if found is None else target(found[1], op)
-    return None if found is None or part is None else line_of(origin, found[0], part, guard)
+    fitted = guard if found is None or not _writes(found[1]) else _in_place(guard)
+    return None if found is None or part is None or fitted is None else line_of(origin, found[0], part, fitted)
+
+
+def _writes(call: ast.expr) -> bool:
+    """Whether what is called writes into what it is given: ``x.log_()``, ``torch.log_(x)``."""
+    name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _in_place(guard: Guard) -> Guard | None:
+    """Return a guard that writes as well, for the op behind it would write into a new tensor else; None without one."""
+    bound = re.fullmatch(r"x\.(clamp\w*)(\(.*\))", guard("x"))
+    return None if bound is None else lambda text: f"{text}.{bound[1]}_{bound[2]}"
 
 
 def arguments(origin: Origin, op: str, guard: Guard) -> str | None:

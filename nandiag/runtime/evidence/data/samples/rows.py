@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from nandiag.runtime.evidence.data.samples.refetch import beneath, index_at
 from nandiag.runtime.evidence.op import Op
@@ -20,7 +21,8 @@ _MOST, _FEWEST_OF = 3, 4
 def samples_of(op: Op, batches: Batches | None, memory: frozenset[int] | set[int]) -> dict[str, object]:
     """Return the rows at which ``op`` broke in a forward, and of which samples these are, by index in their dataset.
 
-    Where a batch has as many rows, and lies in the ``memory`` that the step was given. Empty where it broke at many.
+    Where a batch has as many rows, in the order asked for, and lies in the ``memory`` that the step was given. Whether
+    rows of what the op made are those of the batch is not known. Empty where it broke at many.
     """
     if batches is None or op.spot.node is not None or not op.results or not all_there(op.results[:1]):
         return {}
@@ -48,8 +50,9 @@ def _of_as_many(batches: Batches, rows: int, memory: frozenset[int] | set[int]) 
     """Return the newest batch that the step was given, where it is of so many samples of a map."""
     given = (one for one in reversed(tuple(batches.newest)) if one.dataset is not None and _lies_in(one, memory))
     batch = next(given, None)
-    listed = batch is not None and batch.mapped and isinstance(batch.indices, Sequence) and len(batch.indices) == rows
-    return batch if listed else None
+    if batch is None or not batch.mapped or batch.collate is not default_collate:  # the script's own may sort them
+        return None
+    return batch if isinstance(batch.indices, Sequence) and len(batch.indices) == rows else None
 
 
 def _lies_in(batch: Batch, memory: frozenset[int] | set[int]) -> bool:
