@@ -12,15 +12,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Memory:
-    """Memory in which, at the ``when``-th visit, the exponent bits of one word stick at 1."""
+    """Memory in which, at the ``when``-th visit, exponent bits of one word stick at 1; it counts in C, as devices do."""
 
     def __init__(self, when):
-        self.visits, self.when = 0, when
+        self.visits, self.when = ctypes.c_long(0), when
 
     def visit(self, module, args, tensor):
         del module, args
-        self.visits += 1
-        if self.visits == self.when:
+        self.visits.value += 1
+        if self.visits.value == self.when:
             word = ctypes.c_uint32.from_address(tensor.data_ptr() + 4 * (tensor.numel() // 2))
             word.value |= 0x7F800000
         return tensor
