@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Memory:
-    """Memory in which, at the ``when``-th visit, exponent bits of one word stick at 1; it counts in C, as devices do."""
+    """Memory in which, at the ``when``-th visit, exponent bits of a word stick; it counts in C, as devices do."""
 
     def __init__(self, when):
         self.visits, self.when = ctypes.c_long(0), when

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+
+from torch import Tensor
 
 from nandiag.events import Looked
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.evidence.explain import site_of
+from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.seen import Evidence
@@ -28,27 +32,21 @@ _DROPPED = (
 )
 _OTHER_MEMORY = "weights were given other memory in the step (`p.data = ...`), and have what came of it"
 _BESIDE = "other threads made gradients within the step, and what they did is not run again"
+_HANDED = "gradients' memory was handed to numpy, and what it wrote there was not run again"
 _NOT_AGAIN = "this line left what became a gradient, and was not run again: what it was given is gone"
 
 
 def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Looked:
     """Return that the step was finite; ``partial``: what its first micro-batches did was not run again.
 
-    But for a gradient that the script has laid there, and that no call made again: it was bad where that began.
+    But for a gradient that the script has laid there, and that no call made again: it was bad where that began; or one
+    that numpy was handed, and complained of.
     """
-    if (looked := _brought(case, seen)) is not None:
-        return looked
-    doubts = seen.doubts()
-    if partial:
-        doubts.append("earlier micro-batches of the step were too large to keep")
-    if capture.window.beside_in >= case.step:
-        doubts.append(_BESIDE)
-    if left_alone(seen.entries, capture.window.moved.in_step(case.step)):
-        doubts.append(_OTHER_MEMORY)
-    if came_otherwise(seen.entries, seen.result.outputs, case.instead):
-        doubts.append(ANEW)
-    if seen.tracer.overwritten is not None and seen.tracer.overwritten.drew:
-        doubts.append(_DROPPED)
+    handed = _handed_to_numpy(case, capture)
+    known = _brought(case, seen) or (None if handed is None else _by_numpy(case, handed))
+    if known is not None:
+        return known
+    doubts = [*seen.doubts(), *_not_run(case, seen, capture, partial=partial), *([] if handed is None else [_HANDED])]
     looked = case.nothing("finite", "; ".join([_FINITE, *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
@@ -57,6 +55,34 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     own = _own_exchanges(seen, capture)
     own = likely(own, carriers(own, seen.entries, case.parameters, capture.tape.maker)) if own else own
     return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)
+
+
+def _not_run(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Iterator[str]:
+    """Yield what of the step was not run again, or not as it was."""
+    if partial:
+        yield "earlier micro-batches of the step were too large to keep"
+    if capture.window.beside_in >= case.step:
+        yield _BESIDE
+    if left_alone(seen.entries, capture.window.moved.in_step(case.step)):
+        yield _OTHER_MEMORY
+    if came_otherwise(seen.entries, seen.result.outputs, case.instead):
+        yield ANEW
+    if seen.tracer.overwritten is not None and seen.tracer.overwritten.drew:
+        yield _DROPPED
+
+
+def _handed_to_numpy(case: Case, capture: Capture) -> Tensor | None:
+    """Return a bad gradient whose memory the script handed to numpy."""
+    handed = {storage(one) for known in capture.window.exposed if (one := known()) is not None} - {None}
+    return next((one for one in case.gradients if storage(one) in handed and is_bad(one)), None)
+
+
+def _by_numpy(case: Case, handed: Tensor) -> Looked | None:
+    """Return the line that numpy complained of shortly before, where it was handed the memory of a bad gradient."""
+    facts: dict[str, object] = {"complete": False, "joint": case.joint}
+    came = replace(case.nothing("found", _FINITE), source="outside", inputs=(fact(handed),), facts=facts)
+    heard = with_heard(came)
+    return replace(heard, phase="optimizer") if heard.facts.get("heard") is True else None
 
 
 def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture: Capture) -> Looked:
