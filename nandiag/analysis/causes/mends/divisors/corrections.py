@@ -28,6 +28,7 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     if power is None:
         return in_line(facts) or (_of_product(facts, text) if infinite else None)
     endless = of_one(facts) if not isinstance(power.left, ast.Constant) else None
+    endless = endless or _rounded(facts, text, power)
     if endless is not None:
         return endless
     count = ast.unparse(power.right)
@@ -37,6 +38,22 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
     return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+
+
+def _rounded(facts: Facts, text: str, power: ast.BinOp) -> Suggestion | None:
+    """Say what half precision makes of a beta near 1, where the correction is in it: its count says nothing then."""
+    dtype = facts.origin.inputs[1].dtype if len(facts.origin.inputs) > 1 else ""
+    if dtype not in _NEAR_ONE:
+        return None
+    beta, near = ast.unparse(power.left), words.number(_NEAR_ONE[dtype])
+    return Suggestion(
+        f"{text} is 0 in {dtype}, which rounds all within {near} of 1 to 1: keep {beta}, the average and its correction "
+        "in float32."
+    )
+
+
+# Half the distance from 1 to the next number below it.
+_NEAR_ONE = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
 
 
 def _of_product(facts: Facts, text: str) -> Suggestion | None:
@@ -121,6 +138,8 @@ def in_line(facts: Facts) -> Suggestion | None:
     power = _power(text)
     if power is None or not _is_plain(power.left):
         return None
+    if (rounded := _rounded(facts, text, power)) is not None:
+        return rounded
     count, others = ast.unparse(_counted(power.right)), _beside(facts)
     also = f", and so {'are' if len(others) > 1 else 'is'} {words.few(list(others))}" if others else ""
     what = f"{name} is {text}, which is 0 while {count} is 0{also}"
