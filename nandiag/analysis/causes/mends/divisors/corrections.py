@@ -47,8 +47,8 @@ def _rounded(facts: Facts, text: str, power: ast.BinOp) -> Suggestion | None:
         return None
     beta, near = ast.unparse(power.left), words.number(_NEAR_ONE[dtype])
     return Suggestion(
-        f"{text} is 0 in {dtype}, which rounds all within {near} of 1 to 1: keep {beta}, the average and its correction "
-        "in float32."
+        f"{text} is 0 in {dtype}, which rounds all within {near} of 1 to 1: keep {beta}, the average and its "
+        "correction in float32."
     )
 
 
