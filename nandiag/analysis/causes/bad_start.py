@@ -315,7 +315,7 @@ def _write(facts: Facts) -> Suggestion:
         return _WRITE
     fill = _filled_as(str(facts.extra.get("made_as") or ""), f"self.{last}")
     if _EMPTIED.search(facts.origin.source or ""):  # on meta an __init__ fills nothing
-        text = f"Write every element behind to_empty: give {owner} a reset_parameters, and call it there."
+        text = f"Initialise every element behind to_empty: give {owner} a reset_parameters, and call it there."
         return Suggestion(text, f"def reset_parameters(self):\n    {fill}")
     return Suggestion(f"Write every element after torch.empty or to_empty: initialise it in {owner}.", fill)
 

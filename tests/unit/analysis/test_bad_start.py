@@ -185,4 +185,4 @@ def test_what_a_class_means_its_weight_to_be_is_what_its_reset_is_to_fill_it_wit
     facts = Facts(origin, "look", harm=Harm("parameter", 0, "init", (bad,), 1, 4), look=look, born_bad=bad)
     (mend, *_) = explain(facts)[0].suggestions
     assert mend.code == f"def reset_parameters(self):\n    {fill}"
-    assert mend.text == "Write every element behind to_empty: give Scale a reset_parameters, and call it there."
+    assert mend.text == "Initialise every element behind to_empty: give Scale a reset_parameters, and call it there."
