@@ -146,8 +146,8 @@ def a_list(got):
 @pytest.mark.parametrize(
     ("thing", "made", "source"),
     [
-        ({"auc": NAN}, of_a_file, "input"),
-        ({"auc": {1: NAN, 2: 0.5}, "of": np.array([NAN, 1.0])}, of_a_file, "input"),
+        ({"auc": NAN}, of_a_file, "op"),  # the line that took it of numpy
+        ({"auc": {1: NAN, 2: 0.5}, "of": np.array([NAN, 1.0])}, of_a_file, "op"),
         ({"batch": np.array(BATCH)}, the_array, "received"),
         ({"scale": NAN}, a_scale_for_all, "received"),
         ({"scales": [1.0, NAN]}, a_list, "received"),
