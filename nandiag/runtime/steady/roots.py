@@ -98,7 +98,10 @@ class Roots:
         try:
             capture, noted = self._capture, self._entry
             self._entry = None
-            if entry is None or noted is not entry or not capture.tape.jots.ended(entry, output):
+            # A look that began with this call ends with it, as the capture has it.
+            if entry is None or noted is not entry or capture.on_root_end is not None:
+                return False
+            if not capture.tape.jots.ended(entry, output):
                 return False
             if not capture.off:
                 capture.window.open()

@@ -10,6 +10,7 @@ from torch.nn.modules import module as modules
 from nandiag.events import History, Warned
 from nandiag.runtime.early.half.activations import ActivationLook
 from nandiag.runtime.early.half.headroom import LARGEST, Headroom, trend_of
+from nandiag.runtime.tape.packed import jots
 from nandiag.settings import Thresholds
 
 EVERY = {"thresholds": Thresholds(headroom_every=5)}
@@ -177,6 +178,27 @@ def test_a_fault_in_a_look_takes_it_away_all_the_same(work, monkeypatch):
     assert torch.overrides._get_current_function_mode_stack() == []
     assert len(modules._global_forward_hooks) == 0
     assert worker.sentinel.clock.step == 12
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_look_is_over_with_its_call(work, monkeypatch, short):
+    """In short steps, whose calls are noted in another way, as in long ones."""
+    monkeypatch.setattr(jots, "_SHORT", math.inf if short else 0.0)
+    looks = []
+    begin = ActivationLook.begin
+    monkeypatch.setattr(ActivationLook, "begin", lambda self: (looks.append(self), begin(self)))
+    work(**EVERY)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for _ in range(30):
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = model(torch.randn(2, 4, 8))
+        assert len(modules._global_forward_hooks) == 0
+        assert not any(isinstance(one, ActivationLook) for one in torch.overrides._get_current_function_mode_stack())
+        output.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(looks) == 5
 
 
 def test_what_is_compiled_is_not_looked_into(work, monkeypatch):
