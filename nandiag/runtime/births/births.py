@@ -26,9 +26,9 @@ from nandiag.runtime.frames import places
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import is_bad, quiet
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.memory.known.unwritten import as_filled
 from nandiag.runtime.memory.later.handed_out import HandedOut, Out
 from nandiag.runtime.memory.later.stored import Stored
-from nandiag.runtime.memory.unwritten import as_filled
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.entries import Tape

@@ -36,9 +36,9 @@ from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.elements import leads_to
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
+from nandiag.runtime.memory.known.unwritten import EMPTY
 from nandiag.runtime.memory.laid import is_finite, onto_itself
 from nandiag.runtime.memory.there import held_of
-from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
 

@@ -45,9 +45,9 @@ from nandiag.runtime.kernels.determinants import of_matrix
 from nandiag.runtime.kernels.diagonals import below_zero
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.weights import Held
+from nandiag.runtime.memory.known.masks import is_added
+from nandiag.runtime.memory.known.unwritten import as_filled, hands_out, read_at
 from nandiag.runtime.memory.laid import left_finite
-from nandiag.runtime.memory.masks import is_added
-from nandiag.runtime.memory.unwritten import as_filled, hands_out, read_at
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.finite.weighed import is_weighed
 from nandiag.runtime.replay.rerun import Rerun

@@ -21,7 +21,7 @@ from nandiag.runtime.levels.modules import ModuleWatch
 from nandiag.runtime.levels.ops.live import Live
 from nandiag.runtime.levels.untrained import Untrained
 from nandiag.runtime.look.weights import Began
-from nandiag.runtime.memory.masks import Masks
+from nandiag.runtime.memory.known.masks import Masks
 from nandiag.runtime.numeric.read import Read
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.case import Case

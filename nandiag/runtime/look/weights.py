@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
-from nandiag.runtime.memory.masks import Masks, has_mask_of, is_added, may_be
+from nandiag.runtime.memory.known.masks import Masks, has_mask_of, is_added, may_be
 from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.names import Owner, find_roots, owners
 from nandiag.runtime.names.alive import living

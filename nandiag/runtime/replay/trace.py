@@ -33,12 +33,12 @@ from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.known.sound import Sound
+from nandiag.runtime.memory.known.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.lost.shadows import Held, Shadows
 from nandiag.runtime.memory.lost.vanished import Vanishing
 from nandiag.runtime.memory.overwritten import Overwritten, drawn_from, outs_of, written_by
-from nandiag.runtime.memory.sound import Sound
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.memory.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.exchanges import carrier as carriers
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of

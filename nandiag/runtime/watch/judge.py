@@ -18,7 +18,7 @@ from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters, untouched
-from nandiag.runtime.memory.masks import may_be
+from nandiag.runtime.memory.known.masks import may_be
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.response import Level
 

@@ -14,8 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import USER, source
 from nandiag.runtime.levels.ops.watched import Watched
+from nandiag.runtime.memory.known.unwritten import as_filled, keeps_parts
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.memory.unwritten import as_filled, keeps_parts
 
 _MOST = 4096
 

@@ -30,8 +30,8 @@ from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
 from nandiag.runtime.levels.ops.watched import ByItself, Watched, all_finite, is_subclass, kept_by, on_cpu, traits
 from nandiag.runtime.look.extremes import Extremes, Look
+from nandiag.runtime.memory.known.unwritten import hands_out, keeps_parts
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.memory.unwritten import hands_out, keeps_parts
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.carrier import Carriers

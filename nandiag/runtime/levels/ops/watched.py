@@ -19,8 +19,8 @@ from nandiag.runtime.evidence.op import Op, Stat
 from nandiag.runtime.evidence.walk import ancestors
 from nandiag.runtime.look.extremes import Look
 from nandiag.runtime.look.finite import fact, is_bad, norms
+from nandiag.runtime.memory.known.unwritten import EMPTY
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.memory.unwritten import EMPTY
 from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.nested import tensors_in
 

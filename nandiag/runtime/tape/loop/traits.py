@@ -6,7 +6,7 @@ import functools
 from typing import Any, NamedTuple
 
 from nandiag.runtime.births.known import EXPOSES, is_in_place
-from nandiag.runtime.memory.unwritten import EMPTY
+from nandiag.runtime.memory.known.unwritten import EMPTY
 
 # These return no tensor that needs a gradient, or change one in place, and still matter.
 _MUTATORS = frozenset({"__setitem__", "register_hook", "retain_grad", "grad"})

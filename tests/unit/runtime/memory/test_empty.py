@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
+from nandiag.runtime.memory.known.masks import Masks
 from nandiag.runtime.memory.lost.integers import fits
-from nandiag.runtime.memory.masks import Masks
 
 
 @pytest.fixture
