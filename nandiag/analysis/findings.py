@@ -15,7 +15,7 @@ from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
-from nandiag.events import Finished, Harm, Raised, words
+from nandiag.events import Finished, Harm, Looked, Raised, Site, words
 from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
@@ -35,6 +35,7 @@ def findings_of(
         *_hidden(timeline),
         *_again(timeline, logs),
         *_stops(timeline),
+        *_elsewhere(timeline),
         *_ends(states, logs),
         *_went_on(timeline, run, logs),
         *still_of(timeline),
@@ -118,6 +119,35 @@ def _stops(timeline: Timeline) -> Iterable[Finding]:
         why = _harm_by(step, timeline) if alone else None
         text = f"nandiag {did} at step {step} on {words.ranks(ranks)}: {why or reason.rstrip('.')}."
         yield Finding("stopped" if action == "stop" else "update_left_out", "info", text, tuple(sorted(ranks)), step)
+
+
+def _elsewhere(timeline: Timeline) -> Iterable[Finding]:
+    """Yield where the harm came about that stopped the run, where that is no line of the first bad step: it is told."""
+    stop = next((one.event.step for one in timeline.stops if one.event.action == "stop"), None)
+    looks = [one for one in timeline.looks if one.event.outcome == "found" and _line(one.event) is not None]
+    if stop is None or not looks or looks[0].event.step >= stop:
+        return
+    told = [_line(one.event) for one in looks if one.event.step == looks[0].event.step]
+    own = [one for one in looks if one.event.step == stop and one.event.source == "op"]
+    for one in own[:1]:
+        if _line(one.event) not in told:
+            text = f"What stopped it is not what is told first: the {_came_about(one.event, looks[0].event)}."
+            yield Finding("stopped_elsewhere", "info", text, (one.rank,), stop)
+
+
+def _line(look: Looked) -> tuple[str | None, int] | None:
+    return None if look.site is None or look.site.line is None else (look.site.file, look.site.line)
+
+
+def _came_about(look: Looked, told: Looked) -> str:
+    site, known = look.site or Site(), told.site or Site()
+    where = (
+        f"in line {site.line}" if site.file == known.file else f"at {(site.file or '').rpartition('/')[2]}:{site.line}"
+    )
+    made = words.op(site.op) if site.op else site.node
+    said = f": {site.source.strip()}" if site.source else ""
+    kind = words.made_kind(look.outputs, look.inputs) or "bad values"
+    return f"{kind} of step {look.step} came about {where}{f', by {made}' if made else ''}{said}"
 
 
 # What a rank says that only heard of it; all say so where it was told before that step.

@@ -150,6 +150,13 @@ EXPLAIN = (
         kind="finding",
     ),
     Explanation(
+        slug="stopped_elsewhere",
+        what="A loss was bad that did the weights no harm, and is told first for that it came first. What put the "
+        "weights in danger in a later step is another line's.",
+        fix=(Suggestion("Mend both lines: the one that is told first, and this one, which ended the run."),),
+        kind="finding",
+    ),
+    Explanation(
         slug="update_left_out",
         what="nandiag left out an update on all ranks, as --on-anomaly skip asks for. The weights are as they were "
         "before that step.",

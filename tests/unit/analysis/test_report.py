@@ -2,12 +2,12 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from nandiag.analysis import Report, analyse
-from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Site
+from nandiag.events import Finished, Harm, History, Looked, Note, Printed, ProbeDark, Site, Stopping
 from nandiag.events.forms import build
 from nandiag.render.json import dumps
 from nandiag.store.run import AgentEnd, RunInfo
@@ -22,6 +22,11 @@ ORIGIN = (
 )
 FACT = "dtype shape numel nan posinf neginf zeros min max absmax device placement"
 RANK = "state last_step attached attempt events exit_code signal"
+
+
+def vars_of(look):
+    """The fields of an event but for its outcome, by name."""
+    return {one.name: getattr(look, one.name) for one in fields(look) if one.name != "outcome"}
 
 
 @pytest.fixture
@@ -284,6 +289,32 @@ def test_bad_losses_are_not_counted_where_weights_are_bad_or_the_log_is_told_of(
     said = by_hand.rank(0, by_hand.loss(9), Printed(9, 91, 5, "loss 1"), ends, world=1)
     report = analyse(by_hand.run(said, world=1))
     assert not [one for one in report.findings if one.slug == "nonfinite_again"]
+
+
+_ELSEWHERE = Site("net.gain", "Gain", "aten.div.Tensor", file="train.py", line=41, source="    others = total / local")
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ({"site": _ELSEWHERE}, "the NaN and Inf of step 20 came about in line 41, by div: others = total / local"),
+        ({"site": replace(_ELSEWHERE, file="/a/loss.py")}, "came about at loss.py:41, by div: others"),
+        ({"site": replace(_ELSEWHERE, op=None, node="DivBackward0")}, "came about in line 41, by DivBackward0: others"),
+        ({"site": replace(_ELSEWHERE, op=None, source=None)}, "came about in line 41."),
+        ({}, None),  # the line that is told
+        ({"site": _ELSEWHERE, "source": "received"}, None),
+        ({"site": _ELSEWHERE, "source": "parameter"}, None),
+    ],
+)
+def test_what_stopped_the_run_is_told_where_it_came_about_elsewhere(by_hand, later, told):
+    """A loss that is bad and does no harm is told first; the weights are in danger by another line."""
+    own = Looked("found", **{**vars_of(by_hand.found(20)), "outputs": (by_hand.fact(nan=1, posinf=2),), **later})
+    stop = Stopping(20, "auto", "stop", "non-finite gradient (fc.weight)")
+    events = (by_hand.loss(9), by_hand.found(9), by_hand.gradient(20), own, stop)
+    report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
+    found = [one.text for one in report.findings if one.slug == "stopped_elsewhere"]
+    assert bool(found) is bool(told)
+    assert not told or (told in found[0] and found[0].startswith("What stopped it is not what is told first:"))
 
 
 @pytest.mark.parametrize("losses", [0, 1])
