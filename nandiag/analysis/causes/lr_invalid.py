@@ -107,10 +107,20 @@ def _bounded(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
     history = facts.history
     bad = None if history is None else _first_bad(history, facts.origin.step)
     if bad is not None and math.isnan(bad[1]):
+        measured = _measured(found[2])
+        if measured is not None:
+            return Suggestion(f"{place} sets the rate by what {measured} holds: look at what makes that.")
         text = f"{_CHECK.text[:-1]}. {place} sets it: let it be 0 where it is no number, as behind the last step."
         return Suggestion(text, f"{found[1]} = max(0.0, {found[2]})")
     text = f"{_CHECK.text[:-1]}. {place} sets it: keep it below the most that it was before."
     return Suggestion(text, f"{found[1]} = min({most:.4g}, {found[2]})")
+
+
+def _measured(text: str) -> str | None:
+    """Return the tensor that a rate is read of: where that stays NaN a bound would make the rate 0 for good."""
+    calls = [one for one in fitting.nodes_of(text) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)]
+    read = next((one.func for one in calls if one.func.attr in {"item", "tolist"}), None)
+    return None if read is None else ast.unparse(read.value)
 
 
 _ASSIGNED = re.compile(r"([\w.]+\[(?:\"lr\"|'lr')\]) = (?!.*#)(.+)")

@@ -64,6 +64,19 @@ def test_a_bad_rate_is_bounded_by_the_most_that_it_was(at, by_hand, rate, settin
     assert all("1e-6" not in (one.code or "") for one in told.suggestions)
 
 
+def test_a_rate_of_nan_that_is_read_of_a_tensor_gets_no_bound(at, by_hand):
+    """What is carried on in the tensor stays NaN, and the rate would be 0 to the end of the training."""
+    past = History((3, 4, 5), (1.0,) * 3, (1.0,) * 3, (0.004, 0.002, math.nan), (None,) * 3)
+    setting = 'group["lr"] = 0.1 / (1 + self.turn.item())'
+    facts = at("add_", (by_hand.fact(),), (by_hand.fact(nan=16),), history=past,
+               extra={"rate_set_at": [f"train.py:20: {setting}"]}, **placed("opt.step()", "opt.step()"))  # fmt: skip
+    told = explain(replace(facts, origin=replace(facts.origin, phase="optimizer")))[0].suggestions[0]
+    assert (told.text, told.code) == (
+        "train.py:20 sets the rate by what self.turn holds: look at what makes that.",
+        None,
+    )
+
+
 def test_a_mended_rate_of_nan_is_0():
     assert max(0.0, math.nan) == 0.0
     assert max(0.0, torch.tensor(math.nan)) == 0.0
