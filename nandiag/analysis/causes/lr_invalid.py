@@ -118,9 +118,9 @@ def _bounded(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
 
 def _measured(text: str) -> str | None:
     """Return the tensor that a rate is read of: where that stays NaN a bound would make the rate 0 for good."""
-    calls = [one for one in fitting.nodes_of(text) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)]
-    read = next((one.func for one in calls if one.func.attr in {"item", "tolist"}), None)
-    return None if read is None else ast.unparse(read.value)
+    calls = [one.func for one in fitting.nodes_of(text) if isinstance(one, ast.Call)]
+    read = (one.value for one in calls if isinstance(one, ast.Attribute) and one.attr in {"item", "tolist"})
+    return next(map(ast.unparse, read), None)
 
 
 _ASSIGNED = re.compile(r"([\w.]+\[(?:\"lr\"|'lr')\]) = (?!.*#)(.+)")
