@@ -1,7 +1,9 @@
 """Which dataset and which sample are told of a bad batch."""
 
+import numpy as np
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from nandiag.runtime.evidence.data.samples.refetch import beneath
 
@@ -19,3 +21,32 @@ def test_a_whole_dataset_and_an_index_that_is_not_known_stay():
     assert beneath(whole, 3) == (whole, 3)
     assert beneath(part, None) == (part, None)
     assert beneath(part, 7) == (part, 7)
+
+
+class Windows(Dataset):
+    """Windows of a series that overlap: the number that follows each is what is to be foretold."""
+
+    def __init__(self):
+        self.prices = np.linspace(1.0, 2.0, 40)
+        self.prices[21] = 0.0
+
+    def __len__(self):
+        return 15
+
+    def __getitem__(self, index):
+        window = np.log(self.prices[2 * index : 2 * index + 8])  # the line
+        return torch.tensor(window[:-1], dtype=torch.float32), torch.tensor(window[-1], dtype=torch.float32)
+
+
+def test_a_sample_whose_target_alone_is_bad_clears_no_line(work):
+    """The window before the first bad one has the zero as what follows: numpy complains of its logarithm as well."""
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(7, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with np.errstate(all="ignore"):
+        for x, y in DataLoader(Windows(), batch_size=15):
+            nn.functional.mse_loss(model(x).squeeze(-1), y).backward()
+            optimizer.step()
+    look = worker.looked[0]
+    assert (look.site.source or "").endswith("# the line")
+    assert (look.facts["numpy"], look.facts["dataset_index"]) == ("divide by zero encountered in log", 8)

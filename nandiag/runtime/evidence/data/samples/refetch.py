@@ -69,11 +69,11 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     hearing, states = Hearing(), generators(full=True)
     try:
         with hearing.listening():
-            op, again = _trace(batch, hearing, overwritten)
+            op, again, rows = _trace(batch, hearing, overwritten)
     finally:
         states.put_back()
     brought = op is None or is_brought(op)
-    others = [index_at(batch, position) for position in positions[1:]]
+    others = [index_at(batch, place) for place in sorted({*positions, *rows} - set(positions[:1]))]
     nan = not bad.isinf().any()
     numpy = hearing.place(index, others, nan=nan) if brought and again and index is not None else None
     made = MADE.place(batch.indices, index, others) if op is None and numpy is None and index is not None else None
@@ -123,8 +123,11 @@ def _positions(bad: Tensor) -> list[int]:
     return [place for place in range(len(rows)) if is_bad(rows[place])]
 
 
-def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> tuple[Op | None, bool]:
-    """Fetch the batch; returns the op that made it bad, and whether it may be bad at all, as it was before."""
+def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> tuple[Op | None, bool, set[int]]:
+    """Fetch the batch; returns the op that made it bad, and whether it may be bad at all, as it was before.
+
+    Last come its samples that are bad in anything: where a target alone is, what numpy made there was bad as well.
+    """
     tracer = Tracer({}, joint=False)
     tracer.overwritten = overwritten
     tracer.spot = Spot(None, None, (), "data", 0)
@@ -133,11 +136,17 @@ def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> t
             data = _fetch(batch, tracer, hearing)
             with tracer.still():
                 bad = [tensor for tensor in tensors_in(data) if is_bad(tensor)]
+                rows = {place for one in bad if _is_of_all(one, batch) for place in _positions(one)}
                 writers = [tracer.writer(tensor) for tensor in bad]
                 found = origin([op for op in writers if op is not None])
     except (Exception, Refused):  # a dataset that cannot be asked twice: then only the sample is named
-        return None, True
-    return found.op if found is not None and found.source == "op" else None, bool(bad)
+        return None, True, set()
+    return found.op if found is not None and found.source == "op" else None, bool(bad), rows
+
+
+def _is_of_all(tensor: Tensor, batch: Batch) -> bool:
+    indices = batch.indices
+    return isinstance(indices, list | tuple) and tensor.dim() > 0 and len(tensor) == len(indices)
 
 
 def _fetch(batch: Batch, tracer: Tracer, hearing: Hearing) -> Any:
