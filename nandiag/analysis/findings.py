@@ -122,10 +122,14 @@ def _stops(timeline: Timeline) -> Iterable[Finding]:
 
 
 def _elsewhere(timeline: Timeline) -> Iterable[Finding]:
-    """Yield where the harm came about that stopped the run, where that is no line of the first bad step: it is told."""
+    """Yield where the harm came about that stopped the run, where what is told is a loss of another line's.
+
+    Not where other harm came between: what diverges breaks in one place after another.
+    """
     stop = next((one.event.step for one in timeline.stops if one.event.action == "stop"), None)
     looks = [one for one in timeline.looks if one.event.outcome == "found" and _line(one.event) is not None]
-    if stop is None or not looks or looks[0].event.step >= stop:
+    before = [one.event for one in timeline.harms if stop is not None and one.event.step < stop]
+    if stop is None or not looks or not before or any(one.what != "loss" for one in before):
         return
     told = [_line(one.event) for one in looks if one.event.step == looks[0].event.step]
     own = [one for one in looks if one.event.step == stop and one.event.source == "op"]

@@ -317,6 +317,14 @@ def test_what_stopped_the_run_is_told_where_it_came_about_elsewhere(by_hand, lat
     assert not told or (told in found[0] and found[0].startswith("What stopped it is not what is told first:"))
 
 
+def test_what_stopped_a_run_that_diverged_is_no_other_fault(by_hand):
+    own = Looked("found", **{**vars_of(by_hand.found(20)), "site": _ELSEWHERE})
+    stop = Stopping(20, "auto", "stop", "non-finite gradient (fc.weight)")
+    events = (by_hand.state(8, what="optimizer_state"), by_hand.found(8), by_hand.gradient(20), own, stop)
+    report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1))
+    assert not [one for one in report.findings if one.slug == "stopped_elsewhere"]
+
+
 @pytest.mark.parametrize("losses", [0, 1])
 def test_a_log_hides_nothing_where_no_loss_was_bad_nor_where_one_alone_was(by_hand, losses):
     harms = [by_hand.loss(16)] * losses

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
@@ -119,6 +120,32 @@ def test_a_sigmoid_that_is_made_elsewhere_is_told_in_the_names_of_the_line(at, b
     assert all("scores" not in (one.code or "") for one in told)
     if "D(" not in line:
         assert "trainer.py:20" in told[0].text
+
+
+@pytest.mark.parametrize(("meaning", "inside", "code"), [
+    ("probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)", True,
+     "return -torch.log_softmax(probs, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean()"),
+    ("probs[rows, y]", True, "return -torch.log_softmax(probs, dim=-1)[rows, y].mean()"),
+    ("probs[rows, y]", False, "return -torch.log_softmax(p, dim=-1).mean()"),  # of the caller's names
+    ("probs * 2", True, "return -torch.log_softmax(p, dim=-1).mean()"),
+])  # fmt: skip
+def test_what_a_name_is_picked_of_is_what_the_softmax_is_of(at, by_hand, meaning, inside, code):
+    """Of what was picked there are no classes left to take a softmax over."""
+    line = "return -torch.log(p).mean()"
+    made_by = ["SqueezeBackward1", "GatherBackward0", "SoftmaxBackward0"]
+    facts = at("log", (by_hand.fact(zeros=16, shape=(16,), min=0.0, max=0.0),), (by_hand.fact(neginf=16),),
+               extra={"of_weights": True, "made_by": made_by}, **placed(line, "torch.log(p)"))  # fmt: skip
+    known = Around((Meaning("p", meaning, "train.py", 20, inside=inside),))
+    told = advice(replace(facts, look=replace(facts.look, site=Site(around=known))))
+    assert told[0].code == code
+    assert ("what makes probs hand back" in told[0].text) is ("probs, dim" in code)
+
+
+def test_the_logarithm_of_what_is_picked_is_picked_of_the_logarithms():
+    p, y = torch.softmax(torch.randn(4, 5), -1), torch.tensor([1, 0, 4, 2])
+    own = torch.log(p.gather(-1, y.unsqueeze(-1)).squeeze(-1))
+    mended = torch.log_softmax(p.log(), dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(own, mended)
 
 
 @pytest.mark.parametrize(("names", "least", "text"), [

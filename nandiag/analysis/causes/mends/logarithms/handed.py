@@ -10,12 +10,14 @@ import posixpath
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.logarithms import scores
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Suggestion
 
 _OF_SIGMOID = ("F.logsigmoid(scores)", "F.logsigmoid(-scores)")
 _OF_SOFTMAX = "F.log_softmax(scores, dim=-1)"
 _ONES = ("1", "1.0")
+# What is picked of the logarithms is the logarithm of what is picked.
+_PICKS = frozenset({"gather", "squeeze", "flatten", "view", "reshape", "index_select", "take_along_dim"})
 
 
 def back(facts: Facts, text: str, form: str) -> Suggestion:
@@ -34,8 +36,33 @@ def back(facts: Facts, text: str, form: str) -> Suggestion:
         made = "" if name is None or not (at := _made_at(facts, name)) else f" {name} is {at}."
         return Suggestion(f"{text.removesuffix('.')}, by {form}.{made}")
     kind = "softmax" if form == _OF_SOFTMAX else "sigmoid"
-    swapped = {ast.unparse(one): log for one in _logs(facts, found[1]) if (log := _one_step(one, form)) is not None}
-    return Suggestion(_told(facts, list(swapped), kind), _line(facts, found[1], swapped))
+    spread = {ast.unparse(one): _spread(facts, one) for one in _logs(facts, found[1])}
+    swapped = {text: log for text, one in spread.items() if (log := _one_step(one, form)) is not None}
+    told = _told(facts, [ast.unparse(spread[text]) for text in swapped], kind)
+    return Suggestion(told, _line(facts, found[1], swapped))
+
+
+def _spread(facts: Facts, log: ast.expr) -> ast.expr:
+    """Return the logarithm of what a name stands for, where that is picked of what was made: the softmax is of that."""
+    part = fitting.target(log, "log")
+    meaning = facts.meaning(part.id) if isinstance(part, ast.Name) else None
+    picked = None if meaning is None or not meaning.inside else parsing.expression(meaning.text)
+    if part is None or picked is None or not isinstance(_whole(picked), ast.Name | ast.Attribute):
+        return log
+    text = ast.unparse(picked)
+    return ast.parse(f"torch.log({text})", mode="eval").body if _whole(picked) is not picked else log
+
+
+def _whole(picked: ast.expr) -> ast.expr:
+    """Return what values are picked of, by indices or by torch's methods that pick."""
+    while isinstance(picked, ast.Subscript) or _picks(picked) is not None:
+        picked = picked.value if isinstance(picked, ast.Subscript) else _picks(picked) or picked
+    return picked
+
+
+def _picks(node: ast.expr) -> ast.expr | None:
+    method = node.func if isinstance(node, ast.Call) else None
+    return method.value if isinstance(method, ast.Attribute) and method.attr in _PICKS else None
 
 
 def _told(facts: Facts, logs: list[str], kind: str) -> str:
@@ -80,9 +107,7 @@ def _called(part: ast.expr) -> str | None:
 
 def _of(part: ast.expr) -> ast.expr | None:
     """Return the p of log(p), log(p[i]) and log(1 - p), where it is a name or what a model hands back."""
-    base = _less(part) or part
-    while isinstance(base, ast.Subscript):
-        base = base.value
+    base = _whole(_less(part) or part)
     if isinstance(base, ast.Call):
         return base if base.args and _is_model(base.func) else None
     return base if isinstance(base, ast.Name | ast.Attribute) else None
@@ -110,6 +135,9 @@ def _picked(node: ast.expr) -> str:
     """Return ``log_softmax(p, dim=-1)`` with what is picked of p picked behind it."""
     if isinstance(node, ast.Subscript):
         return fitting.picked(_picked(node.value), node.slice)
+    base = _picks(node)
+    if base is not None:
+        return f"{_picked(base)}{ast.unparse(node)[len(ast.unparse(base)) :]}"
     return f"torch.log_softmax({ast.unparse(node)}, dim=-1)"
 
 
