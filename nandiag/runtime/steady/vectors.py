@@ -42,7 +42,9 @@ class Vectors:
         self.clear()
         found = norms(tensors)
         if _are_fit(tensors):
-            self._addresses, self._flat = list(map(_address, tensors)), list(map(flat, tensors))
+            # No views of them: while one is there torch refuses to swap what it is of.
+            apart = map(Tensor.detach, tensors)
+            self._addresses, self._flat = list(map(_address, tensors)), list(map(flat, apart))
             self._sizes = [] if all(map(_is_whole, tensors)) else list(map(_size, tensors))
         else:
             self._unfit = len(tensors)

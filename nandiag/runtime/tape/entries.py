@@ -187,8 +187,12 @@ class Tape:
 
     def let_go(self, tensors: Sequence[Tensor]) -> None:
         """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
-        part((*self._entries, *self.loose), self._made, tensors)
-        part_words(self._words, set(map(id, tensors)))  # those of the newest call, which may be off the tape by now
+        self.jots.settle()  # notes hold what they were given, and what came of it
+        copiers = [entry for _, entry in self._copies.copy().values()]
+        part((*self._entries, *self.loose, *copiers), self._made, tensors)
+        parted = set(map(id, tensors))
+        part_words(self._words, parted)  # those of the newest call, which may be off the tape by now
+        self.carried.let_go(parted)
 
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""

@@ -26,7 +26,7 @@ from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
-from nandiag.runtime.guard import guarded, guarded_alone
+from nandiag.runtime.guard import guarded, guarded_alone, safely
 from nandiag.runtime.inject import ending
 from nandiag.runtime.kernels.graphs import watch_graphs
 from nandiag.runtime.lag.sentinel import LateSentinel
@@ -221,30 +221,40 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
     """
     here = threading.local()  # what has its tensor again behind a swap of this thread's
 
-    @guarded("tape")
-    def let_go(*args: Any, **kwargs: Any) -> None:
+    def holders() -> Iterator[Callable[[tuple[Tensor, ...]], object]]:
+        yield capture.tape.let_go
+        yield sentinel.looker.live.let_go
+        yield lambda _: capture.window.moved.clear()
+        yield sentinel.bare.let_go
+        yield sentinel.left_out.asked.let_go
+        if capture.births is not None:
+            yield functools.partial(_each, capture.births.record.forget)
+
+    def begins(*args: Any, **kwargs: Any) -> None:
         tensors = tuple(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
         here.again = []
-        if not any(map(weakref.getweakrefcount, tensors)):
-            return
-        here.again = weakly.let_go(tensors)
         with quiet():
-            capture.tape.let_go(tensors)
-            sentinel.looker.live.let_go(tensors)
-            capture.window.moved.clear()
-            sentinel.bare.let_go(tensors)
-            sentinel.left_out.asked.let_go(tensors)
-            if capture.births is not None:
-                for one in tensors:
-                    capture.births.record.forget(one)
+            if any(map(_is_held, tensors)):
+                here.again = safely("tape", weakly.let_go, tensors) or []
+                for holder in holders():
+                    safely("tape", holder, tensors)  # each by itself: what failed keeps what it had in mind before
 
-    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, here), let_go)
+    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, here), begins)
+
+
+def _is_held(tensor: Tensor) -> bool:
+    """Whether anybody refers to it weakly, or has a view of it."""
+    return weakref.getweakrefcount(tensor) > 0 or tensor._use_count() > 1  # type: ignore[attr-defined]
+
+
+def _each(function: Callable[[Tensor], object], tensors: tuple[Tensor, ...]) -> None:
+    for one in tensors:
+        function(one)
 
 
 def _swapping(original: Callable[..., Any], here: threading.local) -> Callable[..., Any]:
     """Return ``original`` as a call behind which those have their tensors ``again`` that refer to these yet."""
 
-    @guarded("tape")
     def stay() -> None:
         again, here.again = getattr(here, "again", ()), ()
         for one in again:
@@ -258,7 +268,7 @@ def _swapping(original: Callable[..., Any], here: threading.local) -> Callable[.
             pass_on(error)
             raise
         finally:
-            stay()
+            safely("tape", stay)
 
     return swap
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nandiag.events import Looked
 from nandiag.runtime.births.known import OP
 from nandiag.runtime.evidence.op import Op
-from nandiag.runtime.evidence.walk import origin
+from nandiag.runtime.evidence.walk import ancestors, origin
 from nandiag.runtime.frames.compiled import uncompiled_from_now_on
 from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.inject.after_import import after_import
@@ -152,6 +152,10 @@ class Live:
     def let_go(self, tensors: Sequence[Tensor]) -> None:
         """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""
         self._tape.let_go(tensors)
+        parted = set(map(id, tensors))
+        for op in ancestors([*self.watch.bad_ops()]):
+            if isinstance(op, Watched):
+                op.let_go(parted)
 
     # ------------------------------------------------------------------ what is asked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from nandiag.runtime.memory.known.unwritten import EMPTY
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.memory.weakly import Weakly
 from nandiag.runtime.tape.packed.nested import tensors_in
+from nandiag.runtime.tape.packed.words import is_of
 
 _SHOWN = 4
 
@@ -94,6 +95,15 @@ class Watched(Op):
             self.tell()
             self.remembered = {**scalars_of(self), **in_float64(self)}
         self.forget_values()
+
+    def let_go(self, parted: set[int]) -> None:
+        """Hold none of the tensors whose ``id`` is among ``parted``, and no view of one."""
+        words = () if self.words is None else tensors_in((self.words[0], list(self.words[1].values())))
+        if any(is_of(parted, one) for one in words):
+            self.remember()
+        self.outside = [
+            replace(one, tensor=one.tensor.detach()) if is_of(parted, one.tensor) else one for one in self.outside
+        ]
 
     def shorten(self) -> None:
         """Keep of its ancestors the few that may be the origin, without what they hold."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import Tensor, strided
 
 from nandiag.runtime.leaves import is_leaf
+from nandiag.runtime.tape.packed.words import is_of
 
 # Of a process that trains anything at all this is at most 2 %.
 MOST_BYTES = 4 * 1024 * 1024
@@ -37,6 +38,13 @@ class Carried:
         self._bytes += size
         while self._bytes > MOST_BYTES:
             self._bytes -= self._held.pop(next(iter(self._held)))[1]
+
+    def let_go(self, parted: set[int]) -> None:
+        """Hold none of those whose ``id`` is among ``parted``, and no view of one."""
+        for key, (tensor, size) in tuple(self._held.items()):
+            if is_of(parted, tensor):
+                del self._held[key]
+                self._bytes -= size
 
     def clear(self) -> None:
         """The step is over."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, strided
 
 from nandiag.runtime.tape.calls.contents import words_of
 from nandiag.runtime.tape.entry import CALL
-from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.packed.words import Given, Made, is_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entry import Entry
@@ -110,22 +110,30 @@ def lasts(write: Entry) -> bool:
 
 
 def part(entries: Iterable[Entry], made: dict[int, Made], tensors: Iterable[Tensor]) -> None:
-    """Have ``entries``, what was ``made``, and their ancestors be without ``tensors``, as if these were gone."""
-    parted = set(map(id, tensors))
-    makers = [one.entry for one in made.copy().values()]
+    """Have ``entries``, what was ``made``, and all that they refer to be without ``tensors``, as if these were gone."""
+    parted, seen = set(map(id, tensors)), set()
+    waiting = [*entries, *(one.entry for one in made.copy().values())]
     for key in parted:
         made.pop(key, None)
-    for entry in ancestors([*entries, *makers]):
-        part_words((*entry.words, *(one for content in entry.contents for one in words_of(content))), parted)
+    while waiting:
+        entry = waiting.pop()
+        if id(entry) not in seen:
+            seen.add(id(entry))
+            words = (*entry.words, *(one for content in entry.contents for one in words_of(content)))
+            waiting += [word.entry for word in words if type(word) is Made]
+            part_words(words, parted)
 
 
-def part_words(words: Iterable[Made | Given], parted: Container[int]) -> None:
-    """Have ``words`` be without the tensors whose ``id`` is among those ``parted``."""
+def part_words(words: Iterable[Made | Given], parted: set[int]) -> None:
+    """Have ``words`` be without the tensors whose ``id`` is among those ``parted``, and without views of these."""
     for word in words:
-        if type(word) is Made and id(word.tensor()) in parted:
-            word.tensor = _nothing if word.taken else _GONE
-        elif type(word) is Given and id(word.get()) in parted:
+        tensor = word.get() if isinstance(word, Given) else word.tensor()
+        if tensor is None or not is_of(parted, tensor):
+            continue
+        if isinstance(word, Given):
             word.let_go()
+        else:
+            word.tensor = _nothing if word.taken else _GONE
 
 
 def _nothing() -> None:

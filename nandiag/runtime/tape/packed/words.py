@@ -169,6 +169,11 @@ def base_of(tensor: Tensor) -> Tensor:
     return tensor if base is None else base
 
 
+def is_of(parted: set[int], tensor: Tensor) -> bool:
+    """Whether ``tensor``, or what it is a view of, is among those ``parted``, by ``id``."""
+    return not parted.isdisjoint((id(tensor), id(base_of(tensor))))
+
+
 def version_of(tensor: Tensor) -> int:
     """Return the tensor's version counter, 0 for inference tensors, which have none."""
     try:

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from nandiag.runtime.tape.entry import Entry
+from nandiag.runtime.tape.entries import MOST_BYTES, Tape
+from nandiag.runtime.tape.entry import CALL, Entry
+from nandiag.runtime.tape.state import modes
 
 
 @pytest.fixture
@@ -134,3 +136,24 @@ def test_many_writes_into_one_weight_do_not_cost_more_each(work, monkeypatch):
 
     train(midway)
     assert len(asked) < 1000
+
+
+def test_what_was_let_go_of_is_held_again_for_a_later_write_into_a_weight():
+    """Where micro-batches are large only what the script itself has is kept: what was gone through before is anew."""
+    tape, weight, moved, shift = Tape(), nn.Parameter(torch.ones(4)), torch.zeros(4), torch.ones(4)
+
+    def taped(*words):
+        entry = Entry(CALL, Tensor.add_, grad=False, modes=modes())
+        entry.in_place = True
+        tape.add(entry, words, {})
+        tape.made(entry, words[:1])
+        tape.hold_update(entry, words)
+        return entry
+
+    first = taped(moved, shift)
+    taped(weight, moved)
+    tape.bytes = MOST_BYTES + 1
+    tape.bound()
+    taped(weight, moved)
+    del shift
+    assert first.words[1].get() is not None

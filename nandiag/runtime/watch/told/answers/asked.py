@@ -22,7 +22,7 @@ from nandiag.runtime.leaves import BUILT_IN, is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, local, quiet
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
-from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.packed.words import Given, Made, is_of
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
@@ -133,7 +133,7 @@ class Asked:
         parted = set(map(id, tensors))
         for kept in (self._questions, self.known):
             for at, one in enumerate(kept):
-                if one.number in parted:
+                if one.number in parted or ((given := one.given()) is not None and is_of(parted, given)):
                     kept[at] = one._replace(given=_nothing)
 
     @property
