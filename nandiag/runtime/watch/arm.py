@@ -239,12 +239,15 @@ def _watch_swaps(sentinel: Sentinel, capture: Capture) -> None:
                 for holder in holders():
                     safely("tape", holder, tensors)  # each by itself: what failed keeps what it had in mind before
 
-    torch.utils.swap_tensors = wraps.unseen(capture, _swapping(torch.utils.swap_tensors, here), begins)
+    torch.utils.swap_tensors = wraps.unseen(
+        capture, _swapping(torch.utils.swap_tensors, here), functools.partial(safely, "tape", begins)
+    )
 
 
 def _is_held(tensor: Tensor) -> bool:
-    """Whether anybody refers to it weakly, or has a view of it."""
-    return weakref.getweakrefcount(tensor) > 0 or tensor._use_count() > 1  # type: ignore[attr-defined]
+    """Whether anybody refers to it weakly, or has a view of it; True where this torch does not tell."""
+    many = getattr(tensor, "_use_count", None)
+    return many is None or weakref.getweakrefcount(tensor) > 0 or many() > 1
 
 
 def _each(function: Callable[[Tensor], object], tensors: tuple[Tensor, ...]) -> None:
