@@ -188,7 +188,7 @@ class Evidence:
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
-            facts |= {**samples_of(op, self.batches, self.tracer.brought), **op.powered}
+            facts |= {**samples_of(op, self.tracer.descent), **op.powered}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
