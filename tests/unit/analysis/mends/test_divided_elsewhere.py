@@ -243,6 +243,15 @@ def test_a_beta_that_half_precision_rounds_is_told_with_its_count(at, by_hand):
     assert "from 1 on" in told
 
 
+def test_a_beta_of_the_module_s_own_is_known_by_its_number(at, by_hand):
+    one = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, dtype="bfloat16")
+    line = "y = self.average / (1 - self.beta**self.steps)"
+    for beta, rounds in ((0.9, False), (0.9999, True)):
+        facts = at("div", (one, one), (by_hand.fact(shape=(), nan=1, dtype="bfloat16"),),
+                   **on(line, line[4:]), extra={"numbers": {"self.beta": beta}})  # fmt: skip
+        assert ("float32" in explain(facts)[1].suggestions[0].text) is rounds
+
+
 def test_no_count_of_0_is_told_where_it_is_known_to_be_another(at, by_hand):
     told = halved(at, by_hand, "bfloat16", "0.999", "t", [("t", "1")])
     assert told.startswith("1 - 0.999 ** t is 0 in bfloat16, which rounds 0.999 ** t to 1: keep 0.999, the average")

@@ -81,9 +81,12 @@ def _number(facts: Facts, node: ast.expr) -> float | None:
     """Return the number that is written there, or that a name stands for by the script's text."""
     node = _counted(node)
     if isinstance(node, ast.Name | ast.Attribute):
-        node = parsing.expression(facts.kind(ast.unparse(node))) or node
+        own, name = facts.extra.get("numbers"), ast.unparse(node)
+        if isinstance(own, dict) and name in own:
+            return words.as_number(own[name])
+        node = parsing.expression(facts.kind(name)) or node
     value = node.value if isinstance(node, ast.Constant) else None
-    return float(value) if type(value) in (int, float) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _of_product(facts: Facts, text: str) -> Suggestion | None:
