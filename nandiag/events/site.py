@@ -10,7 +10,8 @@ class Meaning:
     """``name`` stands for the expression ``text``, at ``line`` of ``file``.
 
     ``inside`` tells that this is in the function of the expression itself: the text can be put in the name's place.
-    Else it is what a caller hands in. ``divides`` tells that the function divides by the name elsewhere as well.
+    Else it is what a caller hands in. ``divides`` tells that the function divides by the name elsewhere as well,
+    ``anew`` that each pass of the loop, or each call of the function, that the line stands in computes it before that.
     """
 
     name: str
@@ -19,6 +20,7 @@ class Meaning:
     line: int
     inside: bool = True
     divides: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

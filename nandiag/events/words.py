@@ -95,12 +95,15 @@ _FUNCTIONS_OF_TORCH = frozenset({"BackwardHookFunction", "CheckpointFunction", "
 
 
 def cut(text: str, most: int = 300) -> str:
-    """Return so many characters of a text at most, cut behind a word, with ``...`` for what is left out."""
+    """Return so many characters of a text at most, cut behind a word, with ``...`` for what is left out.
+
+    Where a long word (a list, say) would take more than half of it along, it is cut within.
+    """
     if len(text) <= most:
         return text
     kept = text[: most - 3]
-    whole = kept if text[most - 3].isspace() else kept.rpartition(" ")[0] or kept
-    return f"{whole.rstrip()}..."
+    whole = kept if text[most - 3].isspace() else kept.rpartition(" ")[0]
+    return f"{(kept if 2 * len(whole) < len(kept) else whole).rstrip()}..."
 
 
 def count(amount: int, noun: str) -> str:

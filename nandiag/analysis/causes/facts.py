@@ -35,6 +35,8 @@ LARGEST = {
     "float8_e5m2fnuz": 57344.0,
 }
 HALF = ("float16", "bfloat16")
+# Half the distance from 1 to the next number below it, up to which it is rounded to 1.
+NEAR_ONE = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
 _LOADED = re.compile(r"([A-Za-z_][\w.]*)\.load_state_dict\(")
 _ENGINE_CALLS = ("backward(", "autograd.grad(")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
-from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
+from nandiag.analysis.causes.facts import HALF, LIKELY, NEAR_ONE, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.script import bounding
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
+from nandiag.events import words
 
 EXPLAIN = Explanation(
     slug="precision_underflow",
@@ -51,7 +52,6 @@ _IN_FLOAT32 = (
     "use autocast for speed."
 )
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
-NEAR_ONE = {"float16": "0.0002", "bfloat16": "0.0019"}
 
 
 def explain(facts: Facts) -> Cause | None:
@@ -65,7 +65,8 @@ def explain(facts: Facts) -> Cause | None:
         return None
     if facts.in_update:
         return None if facts.divides_zeros else _in_update(facts, dtype)
-    lost = f"{dtype} rounds what is below {_TO_ZERO[dtype]} to 0, and all within {NEAR_ONE[dtype]} of 1 to 1"
+    near = words.number(NEAR_ONE[dtype])
+    lost = f"{dtype} rounds what is below {_TO_ZERO[dtype]} to 0, and all within {near} of 1 to 1"
     return Cause(
         slug="precision_underflow",
         evidence=(f"The divisor is {dtype}: {lost}.",),

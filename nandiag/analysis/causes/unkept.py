@@ -36,31 +36,33 @@ def told(facts: Facts, cause: Cause) -> Cause | None:
 
 
 def _suggestion(facts: Facts, one: Meaning, node: ast.expr | None) -> Suggestion:
-    kept = _kept(facts, one.name, node)
+    code = _kept(facts, one, node, f"  # line {one.line}")
     text = f"Line {one.line} computes {one.text} and keeps it nowhere: {one.name} stays as it was."
-    code = None if kept is None else f"{kept}  # line {one.line}"
     return Suggestion(text if code is None else f"{text} Where that was to be kept:", code)
 
 
-def _kept(facts: Facts, name: str, node: ast.expr | None) -> str | None:
+def _kept(facts: Facts, one: Meaning, node: ast.expr | None, line: str) -> str | None:
     """Return the statement that keeps it: what is made anew in each step gets another value, all else new numbers.
 
-    A weight cannot be given another value: an optimizer holds it, and a module refuses what is no parameter.
+    A weight cannot be given another value: an optimizer holds it, and a module refuses what is no parameter. What is
+    part of a graph cannot be written into so that torch sees it: its backward would raise. Where it is not known which
+    of both it is, its ``data`` is written into, which runs in any case, and the other form stands beside that.
     """
     torch = (facts.around.torch if facts.around is not None else None) or "torch"
     target, given = _target(node, torch)
-    if (
-        node is None
-        or not isinstance(target, ast.Name | ast.Attribute)
-        or _own(target) != _own(parsing.expression(name))
-    ):
+    own = parsing.expression(one.name)
+    if node is None or not isinstance(target, ast.Name | ast.Attribute) or _own(target) != _own(own):
         return None
-    is_data = target is not _bare(target)
-    if not is_data and _is_made_anew(facts, name, target):
-        return f"{ast.unparse(target)} = {ast.unparse(node)}"
-    known = is_data or (facts.of_weight and _is_given(facts, name))
-    kept = _in_place(target if is_data or not known else ast.Attribute(target, "data", ast.Load()), node, given)
-    return kept if known else f"with {torch}.no_grad():\n    {kept}"
+    if target is not _bare(target):
+        return f"{_in_place(target, node, given)}{line}"
+    anew = f"{ast.unparse(target)} = {ast.unparse(node)}"
+    if one.anew or _is_made_anew(facts, one.name, target):
+        return f"{anew}{line}"
+    if facts.extra.get("of_weights") is False:  # no graph needs it
+        return f"with {torch}.no_grad():\n    {_in_place(target, node, given)}{line}"
+    kept = f"{_in_place(ast.Attribute(target, 'data', ast.Load()), node, given)}{line}"
+    known = facts.of_weight and _is_given(facts, one.name)
+    return kept if known else f"{kept}; where each step makes it anew: {anew}"
 
 
 def _target(node: ast.expr | None, torch: str) -> tuple[ast.expr | None, list[ast.expr]]:
@@ -108,8 +110,5 @@ def _is_given(facts: Facts, name: str) -> bool:
 
 
 def _is_made_anew(facts: Facts, name: str, target: ast.expr) -> bool:
-    """Whether it is known to be no weight: something made it in this step, or it is a variable without a gradient."""
-    if not _is_given(facts, name):
-        return False
-    unlearnt = isinstance(target, ast.Name) and facts.extra.get("of_weights") is False
-    return bool(facts.extra.get("made_by")) or unlearnt
+    """Whether an attribute is known to be no weight, as something made it in this step."""
+    return isinstance(target, ast.Attribute) and bool(facts.extra.get("made_by")) and _is_given(facts, name)

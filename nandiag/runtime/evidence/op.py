@@ -97,7 +97,8 @@ class Op:
     of its own, behind autograd: what goes in has no gradient there. A collective is ``through`` where an op has written
     since into what it writes, or has waited for it. ``elsewhere``: it was given bad values besides, at indices where
     nothing bad came of them; ``inputs`` holds none of these. ``factored`` are the matrices that had a Cholesky factor
-    made last. ``powered`` tells, within the gradient of a power, what that was taken of.
+    made last. ``powered`` tells, within the gradient of a power, what that was taken of. ``made_of`` are the places of
+    the batches that went into what it was given.
     """
 
     index: int
@@ -120,6 +121,7 @@ class Op:
     elsewhere: bool = False
     factored: tuple[Tensor, ...] = ()
     powered: dict[str, object] = field(default_factory=dict)
+    made_of: frozenset[int] = frozenset()
 
     @property
     def born(self) -> bool:

@@ -13,7 +13,7 @@ from nandiag.events import Looked, Site, words
 from nandiag.runtime.births.known import UNWRITTEN
 from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
-from nandiag.runtime.evidence.around.whose import name_of, name_of_number
+from nandiag.runtime.evidence.around.whose import name_of, name_of_number, numbers_of
 from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.masked import masked_at
 from nandiag.runtime.evidence.data.poured import made_by, poured
@@ -188,7 +188,8 @@ class Evidence:
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
-            facts |= {**samples_of(op, self.batches, self.tracer.brought), **op.powered}
+            own = numbers_of(op, self.roots, self.tracer.names)
+            facts |= {**samples_of(op, self.tracer.descent), **op.powered, **own}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}

@@ -313,7 +313,7 @@ class Examiner:
         roots, capture = roots_of(entries), self._capture
         with quiet():
             held = all_that_gather(case.parameters, roots, entries)
-            tracer = tracer_for(case, entries, mended, held)
+            tracer = tracer_for(case, entries, mended, held, capture.batches)
         try:
             with quiet():
                 written = may_write_weights(entries, roots)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nandiag.events.words import cut
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.evidence.data.samples.descent import Descent
 from nandiag.runtime.evidence.evaluated import that_wrote
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
@@ -28,6 +29,7 @@ from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.instead import stand_in
 from nandiag.runtime.replay.update.moved import given_memory
 from nandiag.runtime.replay.written import getter, written_by
+from nandiag.runtime.tape.batches import Batches
 from nandiag.runtime.tape.calls.contents import tensors_of
 from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
@@ -200,14 +202,17 @@ def _is_of_calls(entry: Entry) -> bool:
     return not any(map(is_bad, (one for one in given if isinstance(one, Tensor))))
 
 
-def tracer_for(case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor]) -> Tracer:
+def tracer_for(
+    case: Case, entries: list[Entry], mended: Mended | None, leaves: list[Tensor], batches: Batches | None
+) -> Tracer:
     """Return the tracer to run ``entries`` under: it knows what modules are called, and what came into the step.
 
-    ``leaves``: those whose ``.grad`` it may write to.
+    ``leaves``: those whose ``.grad`` it may write to. ``batches``: the newest, of which some may have come so.
     """
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
+    tracer.descent = Descent(batches, tracer.brought)
     tracer.versions = {id(one): version_of(one) for root in roots for one in (*root.parameters(), *root.buffers())}
     tracer.gathered = [(one, one.grad) for one in leaves if one.grad is not None]
     tracer.at_stake = partial(_at_stake, [gradient for _, gradient in tracer.gathered], entries)

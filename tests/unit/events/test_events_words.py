@@ -96,3 +96,15 @@ def test_a_long_text_is_cut_behind_a_word():
     assert words.cut("some words of an error", 15) == "some words..."
     assert words.cut("some words of it", 13) == "some words..."
     assert words.cut("x" * 20, 10) == "xxxxxxx..."
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "cut"),
+    [
+        ("Expected size [0,1,2,3,4,5,6,7,8,9] but got 3", 30, "Expected size [0,1,2,3,4,5,..."),
+        ("size [0,1,2,3,4,5,6,7,8,9] but got 3", 22, "size [0,1,2,3,4,5,6..."),
+        ("a longish text [0,1,2,3,4,5]", 22, "a longish text..."),
+    ],
+)
+def test_a_long_word_is_cut_within_rather_than_left_out_with_all_behind_it(text, most, cut):
+    assert words.cut(text, most) == cut

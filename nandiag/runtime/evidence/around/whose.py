@@ -5,15 +5,21 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType, FrameType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from nandiag.events import words
 from nandiag.runtime.evidence.around.place import place_of
 from nandiag.runtime.evidence.labels import storage
+from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.frames import Frame, best
+from nandiag.runtime.frames.text import nodes_of
+from nandiag.runtime.guard import sparing
 
 _NOWHERE: Any = object()
 
@@ -27,6 +33,36 @@ def name_of(tensor: Tensor, frames: tuple[Frame, ...]) -> str | None:
 def name_of_number(frames: tuple[Frame, ...]) -> str | None:
     """Return what the innermost line of ``frames`` calls a number of Python's that is not finite."""
     return _held(frames, lambda one: type(one) is float and not math.isfinite(one))
+
+
+@sparing
+def numbers_of(op: Op, roots: Iterable[nn.Module], names: Mapping[int, str]) -> dict[str, object]:
+    """Return the numbers of Python's that the module which divides in half precision has for good, by its own names.
+
+    Those that one line of the file alone sets: another may have been another one in that step.
+    """
+    halved = bool(op.results) and op.results[0].dtype in _HALF and words.op(str(op.func)).rstrip("_") == "div"
+    frame = best(op.spot.frames) if halved and op.spot.node is None else None
+    place = None if frame is None else place_of(frame)
+    modules = (one for root in roots for one in root.modules() if names.get(id(one)) == op.spot.module)
+    own = next(modules, None) if place is not None else None
+    if frame is None or place is None or own is None or not _is_method(type(own), frame.code):
+        return {}
+    attributes = [one for one in nodes_of(place.nodes[0]) if isinstance(one, ast.Attribute)]
+    stored = Counter(one.attr for one in attributes if not isinstance(one.ctx, ast.Load))
+    used = {
+        one.attr for one in nodes_of(place.scope) if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"
+    }
+    kept = {name: vars(own)[name] for name in sorted(used) if stored[name] == 1 and name in vars(own)}
+    numbers = {f"self.{name}": value for name, value in kept.items() if type(value) in (int, float)}
+    return {"numbers": numbers} if numbers else {}
+
+
+_HALF = frozenset({torch.float16, torch.bfloat16})
+
+
+def _is_method(kind: type, code: CodeType) -> bool:
+    return any(getattr(one, "__code__", None) is code for base in kind.__mro__ for one in vars(base).values())
 
 
 def _held(frames: tuple[Frame, ...], is_wanted: Callable[[Any], bool]) -> str | None:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from nandiag.events.site import Meaning, Reduced, Written
-from nandiag.runtime.evidence.around.place import Function, Place, imported, root
+from nandiag.runtime.evidence.around.place import Function, Place, end_of, imported, root
 from nandiag.runtime.evidence.around.unchanged import bound, called, changed, is_in_place
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import nodes_of, tree_of
@@ -67,7 +67,7 @@ def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
     bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     own = [ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Load) and id(node) not in bases]
     found = [
-        Meaning(text, whole, place.file, node.lineno)
+        Meaning(text, whole, place.file, node.lineno, anew=_is_computed(place, node))
         for text in dict.fromkeys([*own[:_MOST_NAMES], *aliased])
         if (named := parsed(text)) is not None
         for node in nodes_of(place.nodes[0] if "." in text else place.scope)
@@ -75,6 +75,49 @@ def unkept(place: Place, aliased: Iterable[str] = ()) -> Iterator[Meaning]:
         if len(whole := ast.unparse(node)) <= _LONGEST
     ]
     yield from found[:_MOST_LINES]
+
+
+def _is_computed(place: Place, statement: ast.Expr) -> bool:
+    """Whether each pass of the loop, or call of the function, that holds it computes before what the statement is of.
+
+    What a function is handed counts as well. Not what may be a weight: an attribute by another name, a leaf.
+    """
+    own = _bare(_made_anew(place, statement.value))
+    name = "" if own is None else ast.unparse(own)
+    start, end = (statement.lineno, statement.col_offset), end_of(statement)
+    holding = [one for one in nodes_of(place.nodes[0]) if isinstance(one, _PASSES)]
+    holding = [one for one in holding if (one.lineno, one.col_offset) < start and end <= end_of(one)]
+    within = max(holding, key=_line, default=None)
+    if within is None or getattr(within, "name", "") == "__init__":
+        return False
+    stored = [one for one in nodes_of(within) if isinstance(one, ast.Assign | ast.AnnAssign) and end_of(one) <= start]
+    values = [value for one in stored for value in _given_as(one, name)]
+    if not values:
+        return isinstance(within, Function) and _is_parameter(within, name)
+    leaves = (one for one in nodes_of(within) if isinstance(one, ast.Attribute) and one.attr in _LEARNT)
+    if any(ast.unparse(one.value) == name for one in leaves):
+        return False
+    last = max(values, key=_line)
+    return isinstance(last, _COMPUTED) and not any(_makes_leaf(one) for one in ast.walk(last))
+
+
+_PASSES = (*Function.__args__, ast.For, ast.AsyncFor, ast.While)
+_COMPUTED, _LEARNT = (ast.Call, ast.BinOp, ast.UnaryOp), frozenset({"requires_grad_", "requires_grad"})
+
+
+def _given_as(node: ast.Assign | ast.AnnAssign, name: str) -> Iterator[ast.expr]:
+    """Yield what a statement gives ``name``; of what is taken apart, all of it where its parts are not told."""
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        value = node.value
+        paired = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(targets) and targets != [target]
+        values = value.elts if paired and isinstance(value, ast.Tuple | ast.List) else [value] * len(targets)
+        yield from (part for one, part in zip(targets, values, strict=True) if part and ast.unparse(one) == name)
+
+
+def _makes_leaf(node: ast.AST) -> bool:
+    asks = isinstance(node, ast.keyword) and node.arg == "requires_grad"
+    return asks or (isinstance(node, ast.Call) and called(node) in {"Parameter", "Buffer", "requires_grad_"})
 
 
 def _made_anew(place: Place, node: ast.expr) -> ast.expr | None:

@@ -204,12 +204,55 @@ def test_a_quotient_that_a_guard_makes_zero_is_guarded_where_it_divides_next(at,
     assert (codes[1:] or [None])[0] == code
 
 
-@pytest.mark.parametrize(("dtype", "near"), [("bfloat16", "0.001953"), ("float16", "0.000244")])
-def test_a_correction_that_half_precision_rounds_away_has_no_count_of_0(at, by_hand, dtype, near):
+ROUNDED = "keep {}, the average and its correction in float32"
+
+
+def halved(at, by_hand, dtype, beta, count="self.steps", kinds=()):
+    """What is told of 0/0, and of a number by 0, where ``1 - beta ** count`` divides."""
     zero = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, dtype=dtype)
-    facts = at("div", (zero, zero), (by_hand.fact(shape=(), nan=1, dtype=dtype),),
-               **on("return x / (self.average / (1 - self.decay**self.steps))",
-                    "self.average / (1 - self.decay**self.steps)"))  # fmt: skip
-    told = explain(facts)[1].suggestions[0].text
-    assert f"is 0 in {dtype}, which rounds all within {near} of 1 to 1: keep self.decay" in told
-    assert "averaged" not in told
+    line = f"return x / (self.average / (1 - {beta}**{count}))"
+    facts = at(
+        "div", (zero, zero), (by_hand.fact(shape=(), nan=1, dtype=dtype),), **on(line, line[len("return x / (") : -1])
+    )
+    around = Around(kinds=tuple(Meaning(name, text, "t.py", 3) for name, text in kinds))
+    return explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions[0].text.lower()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_correction_of_0_in_half_precision_may_be_rounding(at, by_hand, dtype):
+    told = halved(at, by_hand, dtype, "self.decay")
+    assert told.startswith("1 - self.decay ** self.steps is 0 while self.steps is 0: nothing was averaged yet")
+    assert f"where self.steps is not 0, {dtype} has rounded self.decay ** self.steps to 1" in told
+    assert ROUNDED.format("self.decay") in told
+
+
+@pytest.mark.parametrize(
+    ("dtype", "beta", "count"),
+    [("bfloat16", "0.9", "self.steps"), ("float16", "0.999", "self.steps"), ("bfloat16", "0.9999", "0")],
+)
+def test_a_count_of_0_is_told_alone_where_the_dtype_holds_its_first_correction(at, by_hand, dtype, beta, count):
+    told = halved(at, by_hand, dtype, beta, count)
+    assert f"is 0 while {count} is 0" in told
+    assert "float32" not in told
+
+
+def test_a_beta_that_half_precision_rounds_is_told_with_its_count(at, by_hand):
+    told = halved(at, by_hand, "bfloat16", "decay", "t", [("decay", "0.999")])
+    assert told.startswith("1 - decay ** t is 0 where t is 0, and in bfloat16 where it is small, too")
+    assert ROUNDED.format("decay") in told
+    assert "from 1 on" in told
+
+
+def test_a_beta_of_the_module_s_own_is_known_by_its_number(at, by_hand):
+    one = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, dtype="bfloat16")
+    line = "y = self.average / (1 - self.beta**self.steps)"
+    for beta, rounds in ((0.9, False), (0.9999, True)):
+        facts = at("div", (one, one), (by_hand.fact(shape=(), nan=1, dtype="bfloat16"),),
+                   **on(line, line[4:]), extra={"numbers": {"self.beta": beta}})  # fmt: skip
+        assert ("float32" in explain(facts)[1].suggestions[0].text) is rounds
+
+
+def test_no_count_of_0_is_told_where_it_is_known_to_be_another(at, by_hand):
+    told = halved(at, by_hand, "bfloat16", "0.999", "t", [("t", "1")])
+    assert told.startswith("1 - 0.999 ** t is 0 in bfloat16, which rounds 0.999 ** t to 1: keep 0.999, the average")
+    assert "averaged yet" not in told

@@ -69,6 +69,18 @@ def test_a_sum_in_the_place_of_what_a_method_is_called_on_is_bracketed(line, exp
     assert fitting.argument(at(line, expression), "rsqrt", raised) == fitted
 
 
+@pytest.mark.parametrize(
+    ("guard", "fitted"),
+    [
+        ("{0}.clamp(0, 1).nan_to_num(0)", None),
+        ("torch.clamp({0}, 0)", None),
+        ("{0}.clamp_min(torch.finfo({0}.dtype).tiny)", "p.clamp_min_(torch.finfo(p.dtype).tiny).log_()"),
+    ],
+)
+def test_a_single_call_alone_can_be_made_in_place(guard, fitted):
+    assert fitting.argument(at("p.log_()", "p.log_()"), "log", guard.format) == fitted
+
+
 def test_what_is_no_python_is_not_given():
     assert fitting.argument(at("y = log(p)", "log(p)"), "log", lambda text: f"{text} + * 1") is None
 

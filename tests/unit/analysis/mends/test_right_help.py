@@ -118,7 +118,8 @@ def test_a_factor_whose_info_nobody_looked_at_is_told_as_a_matrix_that_is_not_po
     ],
 )
 def test_jitter_is_by_the_scale_of_each_matrix_of_a_batch(at, by_hand, known, shapes):
-    code = of_factor(at, by_hand, **known)[1].splitlines()[0]
+    call = of_factor(at, by_hand, **known)[1].splitlines()[0]
+    code = f"K = {call.partition('(')[2][:-1]}"
     assert ("K.diagonal().mean()" in code) is (known.get("factored_diagonal") == [0.5, 1.0] and len(shapes[0]) == 2)
     for shape in shapes:
         given = torch.ones(shape).cumsum(0) * 10.0  # each of a batch has its own scale
@@ -154,11 +155,13 @@ def test_a_factor_whose_call_is_in_sight_is_told_by_the_names_of_the_script(at, 
                       "factored_dims": 2, "factored_diagonal": [0.5, 1.0]})  # fmt: skip
     block = (Statement(20, "k = self.kernel(x, x)"), Statement(21, call), Statement(23, line))
     facts = replace(facts, look=replace(facts.look, site=Site(around=Around(block=block))))
-    made, factored, checked = texts(facts)[0][1].splitlines()
+    factored, checked = texts(facts)[0][1].splitlines()
     matrix = call.partition("(")[2].rstrip(")") if own else "K"
-    assert made.startswith(f"{matrix} = {matrix} + 1e-5 * {matrix}.diagonal().mean() * torch.eye({matrix}.shape[-1],")
-    called = call.rpartition("= ")[2]
-    assert factored == (f"chol, info = {called}  # line 21" if own else "L, info = torch.linalg.cholesky_ex(K)")
+    unit = f"torch.eye({matrix}.shape[-1], dtype={matrix}.dtype, device={matrix}.device)"
+    jitter = f"1e-5 * {matrix}.diagonal().mean() * {unit}"
+    called = call.partition("= ")[2].partition("(")[0] if own else "torch.linalg.cholesky_ex"
+    put = f"info = {called}({matrix} + {jitter})"  # a weight, or a buffer, stays what it is
+    assert factored == (f"chol, {put}  # line 21" if own else f"L, {put}")
     assert checked == "assert not info.any()"
 
 

@@ -399,6 +399,53 @@ def test_what_is_computed_and_kept_nowhere(run, elsewhere, here, told):
 
 
 @pytest.mark.parametrize(
+    ("lines", "anew"),
+    [
+        ("p = torch.sigmoid(x)\np.clamp(0)", True),
+        ("p, q = torch.max(x, 0)\np.clamp(0)", True),
+        ("p, q = x.exp(), x.w\np.clamp(0)", True),
+        ("q, p = x.exp(), x.w\np.clamp(0)", False),
+        ("p = x.w\np.clamp(0)", False),  # another name of what may be a weight
+        ("p = torch.exp(x)\np = x.w\np.clamp(0)", False),
+        ("p = nn.Parameter(x.exp())\np.clamp(0)", False),
+        ("p = x.exp()\np.requires_grad_()\np.clamp(0)", False),
+        ("p = torch.rand(2, requires_grad=True)\np.clamp(0)", False),
+        ("p.clamp(0)\np = torch.sigmoid(x)", False),
+        ("p = x.exp()\nfor _ in x:\n    p.clamp(0)", False),
+        ("for _ in x:\n    p = x.exp()\n    p.clamp(0)", True),
+        ("for p in x:\n    p.clamp(0)", False),
+        ("p: torch.Tensor = -x\np.clamp(0)", True),
+        ("p = torch.sigmoid(x)\nx.clamp(0)", True),  # what the function is handed, by its own name
+    ],
+)
+def test_whether_each_step_makes_anew_what_a_statement_computes_of(run, lines, anew):
+    body = "".join(f"    {one}\n" for one in ("if x is None:", *(f"    {one}" for one in lines.split("\n"))))
+    text = f"import torch\ndef f(x):\n    p = x\n{body}    return probe(torch.log(p) + x)\nfound = f(torch.ones(2))\n"
+    assert [one.anew for one in run(text).unkept] == [anew]
+
+
+def test_a_file_makes_anew_what_its_loop_does(run):
+    text = (
+        "import torch\nx = torch.ones(2)\nw = x.exp()\nfor _ in x:\n    p = x.exp()\n    p.clamp(0)\n    w.clamp(0)\n"
+    )
+    found = run(f"{text}    found = probe(torch.log(p) + w)\n").unkept
+    assert {one.name: one.anew for one in found} == {"p": True, "w": False}
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here", "anew"),
+    [
+        ("self.scale.clamp(0)", "pass", False),
+        ("pass", "self.scale = x.exp(); self.scale.clamp(0)", True),
+        ("self.scale = x.exp()", "self.scale.clamp(0)", False),
+        ("net = A(); self.scale = abs(scale); net.scale.clamp(0)", "pass", False),  # that is of another object
+    ],
+)
+def test_an_attribute_is_made_anew_where_its_own_function_makes_it(run, elsewhere, here, anew):
+    assert [one.anew for one in run(Model.TEXT.format(elsewhere, here)).unkept] == [anew]
+
+
+@pytest.mark.parametrize(
     ("elsewhere", "told"),
     [
         ("class B:\n    def more(self):\n        self.scale + 2", []),  # another object's

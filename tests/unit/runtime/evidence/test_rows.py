@@ -87,3 +87,57 @@ def test_without_a_loader_there_are_no_samples(work):
     optimizer.step()
     assert worker.looked[0].outcome == "found"
     assert "rows" not in worker.looked[0].facts
+
+
+class Plain(Dataset):
+    """As many samples, of which nothing is made that breaks."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+
+def of_two(work, loss_of):
+    """Train on two datasets at once, one of which breaks; return the facts."""
+    worker = work()
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, u in zip(DataLoader(Times(), batch_size=SIZE), DataLoader(Plain(), batch_size=SIZE), strict=True):
+        loss = loss_of(model, x, u)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return worker.looked[0].facts
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda model, x, u: (model(x) * torch.log(x.sum(1, keepdim=True))).mean() + model(u).pow(2).mean(),
+        lambda model, x, u: model(u).pow(2).mean() + torch.log(model(x).abs() * x).mean(),
+        lambda model, x, _: torch.log(model(x).abs() * x).mean(),  # the newest batch is none of this step's
+    ],
+)
+def test_of_two_batches_that_is_told_of_which_the_row_was_made(work, loss_of):
+    found = of_two(work, loss_of)
+    assert (found["rows"], found["rows_of"], found["row_items"]) == ([ODD % SIZE], "Times", [ODD])
+
+
+def test_of_what_is_made_of_two_batches_no_sample_is_told(work):
+    assert "rows" not in of_two(work, lambda model, x, u: torch.log(model(u).abs() * x).mean())
+
+
+@pytest.mark.parametrize("of", [torch.log, lambda gain: torch.log(gain * 2)])
+def test_an_op_on_weights_alone_broke_at_none_of_the_samples(work, of):
+    worker = work()
+    gain = nn.Parameter(torch.full((SIZE,), 1.0))
+    optimizer = torch.optim.SGD([gain], lr=1.0)
+    for batch in DataLoader(pairs(), batch_size=SIZE):
+        loss = (batch[0].sum(1) * of(gain)).mean() + gain[3] * 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert worker.looked[0].outcome == "found"
+    assert "rows" not in worker.looked[0].facts

@@ -50,3 +50,14 @@ def test_what_fails_is_told_of_and_costs_no_more_than_itself(work, monkeypatch):
     assert worker.looked[0].outcome == "found"
     assert worker.looked[0].facts["made_by"]
     assert [(one.probe, "broken on purpose" in one.reason) for one in worker.events(ProbeDark)] == [("facts", True)]
+
+
+def test_whether_the_loss_is_a_sum_fails_alone_too(work, monkeypatch):
+    def breaks(_node):
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(explain, "_is_sum", breaks)
+    worker = origin(work, lambda times, shape: torch.sqrt((times - 1).abs() * shape).sum())
+    assert worker.looked[0].outcome == "found", worker.looked[0].reason
+    assert worker.looked[0].site.node == "SqrtBackward0"
+    assert [(one.probe, "broken on purpose" in one.reason) for one in worker.events(ProbeDark)] == [("facts", True)]

@@ -147,3 +147,29 @@ def test_a_line_in_a_comprehension_is_that_of_the_function_round_it(work, functi
     torch.stack(function(weight)).sum().backward()
     optimizer.step()
     assert worker.looked[0].site.function == function.__name__
+
+
+class Centre(nn.Module):
+    """Divides by a correction that is 0 at first; keeps its count as a number, too."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.beta, self.name, self.seen = 0.9, "centre", 0
+        self.register_buffer("steps", torch.zeros((), dtype=dtype))
+        self.register_buffer("mean", torch.zeros(1, dtype=dtype))
+
+    def forward(self, x):
+        self.seen += 1
+        return x - self.mean / (1 - self.beta**self.steps) + 0 * len(self.name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_number_that_a_module_has_for_good_is_told_of_a_quotient_in_half_precision(work, dtype):
+    worker = work()
+    model = nn.Sequential(nn.Linear(4, 1, dtype=dtype), Centre(dtype))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.ones(2, 4, dtype=dtype)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    facts = found(worker).facts
+    assert facts.get("numbers") == ({"self.beta": 0.9} if dtype is torch.bfloat16 else None)

@@ -6,8 +6,9 @@ import ast
 import posixpath
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.facts import NEAR_ONE, Facts
 from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -33,27 +34,59 @@ def mended(facts: Facts, *, infinite: bool) -> Suggestion | None:
         return endless
     count = ast.unparse(power.right)
     if not infinite:
-        return _nothing_averaged(facts, f"{text} is 0 while {count} is 0", count)
+        return _or_rounded(facts, power, _nothing_averaged(facts, f"{text} is 0 while {count} is 0", count))
     made = [f"{one} = {_later(told)}" for one, told in {name: text, **_beside(facts)}.items()]
     code = "; ".join(made) if name != text else _all_later(facts)
     why = f"{text} is 0 while {count} is 0: let it count from 1 on, here and wherever else it corrects."
-    return Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+    told = Suggestion(why if restored(facts) is None else f"Where nothing was loaded: {why}", code)
+    return _or_rounded(facts, power, told)
 
 
 def _rounded(facts: Facts, text: str, power: ast.BinOp) -> Suggestion | None:
-    """Say what half precision makes of a beta near 1, where the correction is in it: its count says nothing then."""
-    dtype = facts.origin.inputs[1].dtype if len(facts.origin.inputs) > 1 else ""
-    if dtype not in _NEAR_ONE:
+    """Say that half precision makes 0 of a correction; ``None`` where its count is 0, or may be without that."""
+    beta, count = _number(facts, power.left), _number(facts, power.right)
+    if beta is None or not _may_round(facts, power):
         return None
-    beta, near = ast.unparse(power.left), words.number(_NEAR_ONE[dtype])
-    return Suggestion(
-        f"{text} is 0 in {dtype}, which rounds all within {near} of 1 to 1: keep {beta}, the average and its "
-        "correction in float32."
-    )
+    own, dtype, one = ast.unparse(power.left), _dtype(facts), ast.unparse(power)
+    keep = f"eep {own}, the average and its correction in float32"
+    if count is not None:
+        return Suggestion(f"{text} is 0 in {dtype}, which rounds {one} to 1: k{keep}.")
+    name = ast.unparse(_counted(power.right))
+    what = f"{text} is 0 where {name} is 0, and in {dtype} where it is small, too, which rounds {one} to 1"
+    return Suggestion(f"{what}. K{keep}, and let {name} count from 1 on.")
 
 
-# Half the distance from 1 to the next number below it.
-_NEAR_ONE = {"float16": 2.0**-12, "bfloat16": 2.0**-9}
+def _or_rounded(facts: Facts, power: ast.BinOp, told: Suggestion) -> Suggestion:
+    """Return the advice against a count of 0, with what else it may be of a beta that is not known."""
+    if not _may_round(facts, power):
+        return told
+    own, dtype = ast.unparse(power.left), _dtype(facts)
+    what = f"Where {ast.unparse(_counted(power.right))} is not 0, {dtype} has rounded {ast.unparse(power)} to 1"
+    return replace(told, text=f"{told.text} {what}: keep {own}, the average and its correction in float32.")
+
+
+def _may_round(facts: Facts, power: ast.BinOp) -> bool:
+    """Whether the divisor's dtype may round ``beta ** t`` to 1: of the first update, where it is not known of which."""
+    near, beta, count = NEAR_ONE.get(_dtype(facts)), _number(facts, power.left), _number(facts, power.right)
+    if near is None or (count is not None and count <= 0):
+        return False
+    return beta is None or (0 < beta <= 1 and 1 - beta ** (1 if count is None else count) <= near)
+
+
+def _dtype(facts: Facts) -> str:
+    return facts.origin.inputs[1].dtype if len(facts.origin.inputs) > 1 else ""
+
+
+def _number(facts: Facts, node: ast.expr) -> float | None:
+    """Return the number that is written there, or that a name stands for by the script's text."""
+    node = _counted(node)
+    if isinstance(node, ast.Name | ast.Attribute):
+        own, name = facts.extra.get("numbers"), ast.unparse(node)
+        if isinstance(own, dict) and name in own:
+            return words.as_number(own[name])
+        node = parsing.expression(facts.kind(name)) or node
+    value = node.value if isinstance(node, ast.Constant) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _of_product(facts: Facts, text: str) -> Suggestion | None:
@@ -144,12 +177,12 @@ def in_line(facts: Facts) -> Suggestion | None:
     also = f", and so {'are' if len(others) > 1 else 'is'} {words.few(list(others))}" if others else ""
     what = f"{name} is {text}, which is 0 while {count} is 0{also}"
     if not facts.in_update and not any(one.bad > one.nan for one in facts.origin.outputs):
-        return _nothing_averaged(facts, what, count)
+        return _or_rounded(facts, power, _nothing_averaged(facts, what, count))
     why = (
         f"{what}: raise {count} before this line, and save and load it with the averages that are corrected by it. "
         f"While {count} is 0, the line below takes the correction for 1."
     )
-    return Suggestion(why, _put(facts, lambda node, shown: _first(facts, node, shown)))
+    return _or_rounded(facts, power, Suggestion(why, _put(facts, lambda node, shown: _first(facts, node, shown))))
 
 
 def _nothing_averaged(facts: Facts, what: str, count: str) -> Suggestion:

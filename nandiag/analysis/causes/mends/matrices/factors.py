@@ -23,7 +23,8 @@ _TEXT = (
 _JITTER = 1e-5
 # The matrix, its factor, what is called and where, as the script has them.
 _SCALES = ("{0}.diagonal().mean()", "{0}.diagonal(dim1=-2, dim2=-1).abs().mean(-1)[..., None, None]")  # of one, of any
-_ADDED = "{{0}} = {{0}} + 1e-5 * {} * torch.eye({{0}}.shape[-1], dtype={{0}}.dtype, device={{0}}.device)\n"
+# Into the call: a weight refuses another value, and a buffer, or a variable beyond the step, would gather the jitter.
+_ADDED = "{{0}} + 1e-5 * {} * torch.eye({{0}}.shape[-1], dtype={{0}}.dtype, device={{0}}.device)"
 _CHECK = "{1}, info = {2}({0}){3}\nassert not info.any()"
 _MADE_UP = ("K", "L", "torch.linalg.cholesky_ex", "")
 
@@ -93,7 +94,7 @@ def unchecked(facts: Facts) -> Suggestion | None:
     if first != "LinalgCholeskyEx" or not facts.outputs_nan:
         return None
     names = _as_written(facts) or _MADE_UP
-    code = (_ADDED.format(_scale(facts)) + _CHECK).format(*names)
+    code = _CHECK.format(_ADDED.format(_scale(facts)).format(names[0]), *names[1:])
     return _itself_below(facts, _CHECK.format(*names)) or Suggestion(_TEXT, code)
 
 

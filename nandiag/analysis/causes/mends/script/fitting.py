@@ -41,9 +41,16 @@ def _writes(call: ast.expr) -> bool:
 
 
 def _in_place(guard: Guard) -> Guard | None:
-    """Return a guard that writes as well, for the op behind it would write into a new tensor else; None without one."""
-    bound = re.fullmatch(r"x\.(clamp\w*)(\(.*\))", guard("x"))
-    return None if bound is None else lambda text: f"{text}.{bound[1]}_{bound[2]}"
+    """Return a guard that writes as well, for the op behind it would write into a new tensor else; None without one.
+
+    It has to be a single call: the next one would be of a new tensor already.
+    """
+    bound = parsing.expression(guard("x"))
+    called = bound.func if isinstance(bound, ast.Call) else None
+    if not isinstance(called, ast.Attribute) or ast.unparse(called.value) != "x" or not called.attr.startswith("clamp"):
+        return None
+    name = called.attr
+    return lambda text: f"{text}.{name}_{guard(text).removeprefix(f'{text}.{name}')}"
 
 
 def arguments(origin: Origin, op: str, guard: Guard) -> str | None:

@@ -7,28 +7,30 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from nandiag.runtime.evidence.data.samples.descent import Descent
 from nandiag.runtime.evidence.data.samples.refetch import beneath, index_at
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.guard import sparing
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.tape.batches import Batch, Batches
+from nandiag.runtime.tape.batches import Batch
 
 # Of more rows it is none of the samples that is to blame.
 _MOST, _FEWEST_OF = 3, 4
 
 
 @sparing
-def samples_of(op: Op, batches: Batches | None, memory: frozenset[int] | set[int]) -> dict[str, object]:
+def samples_of(op: Op, descent: Descent) -> dict[str, object]:
     """Return the rows at which ``op`` broke in a forward, and of which samples these are, by index in their dataset.
 
-    Where a batch has as many rows, in the order asked for, and lies in the ``memory`` that the step was given. Whether
-    rows of what the op made are those of the batch is not known. Empty where it broke at many.
+    Where all that it was given was made of one batch, or of what no batch went into, and that batch has as many rows,
+    in the order asked for. Whether rows of what the op made are those of the batch is not known. Empty where it broke
+    at many.
     """
-    if batches is None or op.spot.node is not None or not op.results or not all_there(op.results[:1]):
+    batch = descent.batch_of(op)
+    if batch is None or op.spot.node is not None or not op.results or not all_there(op.results[:1]):
         return {}
     rows = _bad_rows(op.results[0])
-    batch = _of_as_many(batches, len(op.results[0]), memory) if rows else None
-    if batch is None:
+    if not rows or not _has_as_many(batch, len(op.results[0])):
         return {}
     shown = [beneath(batch.dataset, index_at(batch, row)) for row in rows]
     items = [index for _, index in shown]
@@ -46,14 +48,8 @@ def _bad_rows(made: Tensor) -> list[int]:
     return found if len(found) <= _MOST else []
 
 
-def _of_as_many(batches: Batches, rows: int, memory: frozenset[int] | set[int]) -> Batch | None:
-    """Return the newest batch that the step was given, where it is of so many samples of a map."""
-    given = (one for one in reversed(tuple(batches.newest)) if one.dataset is not None and _lies_in(one, memory))
-    batch = next(given, None)
-    if batch is None or not batch.mapped or batch.collate is not default_collate:  # the script's own may sort them
-        return None
-    return batch if isinstance(batch.indices, Sequence) and len(batch.indices) == rows else None
-
-
-def _lies_in(batch: Batch, memory: frozenset[int] | set[int]) -> bool:
-    return any(batch.name(key) is not None for key in memory)
+def _has_as_many(batch: Batch, rows: int) -> bool:
+    """Whether the batch is of so many samples of a map; the script's own ``collate_fn`` may sort them."""
+    if batch.dataset is None or not batch.mapped or batch.collate is not default_collate:
+        return False
+    return isinstance(batch.indices, Sequence) and len(batch.indices) == rows
