@@ -14,6 +14,7 @@ from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.matrices import determinants
+from nandiag.analysis.causes.mends.scales import measured
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
@@ -158,6 +159,9 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     counted = _of_counts(facts, op)
     if counted is not None:
         return Cause("log_of_zero", (text,), counted)
+    measured_once = None if op not in LOGS else measured.logged(facts, op, given)
+    if measured_once is not None:
+        return Cause("log_of_zero", (text,), (measured_once,))
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.mirrored(bounding.beside(facts.origin, op, guard), op))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")
