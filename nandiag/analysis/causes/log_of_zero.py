@@ -156,12 +156,9 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     asked = densities.mended(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
-    counted = _of_counts(facts, op)
-    if counted is not None:
+    counted = _of_counts(facts, op) or measured.logged(facts, op, given)
+    if counted:
         return Cause("log_of_zero", (text,), counted)
-    measured_once = None if op not in LOGS else measured.logged(facts, op, given)
-    if measured_once is not None:
-        return Cause("log_of_zero", (text,), (measured_once,))
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.mirrored(bounding.beside(facts.origin, op, guard), op))
     fitted = place(within.origin, op, lambda inner: f"{inner}.{guard}")

@@ -18,10 +18,11 @@ _OF_LEAST, _OF_LARGEST, _USUAL = 0.1, 1e-6, 1e-2
 _WRITES = frozenset({"copy_", "fill_"})
 
 
-def logged(facts: Facts, op: str, given: TensorFact) -> Suggestion | None:
+def logged(facts: Facts, op: str, given: TensorFact) -> tuple[Suggestion, ...]:
     """Return the line with a floor of a usual size within its logarithm, where it writes that into a state."""
     found = fitting.parsed(facts.origin)
-    return None if found is None else _kept(facts, found[0], fitting.target(found[1], op), given)
+    kept = None if found is None else _kept(facts, found[0], fitting.target(found[1], op), given)
+    return () if kept is None else (kept,)
 
 
 def divided(facts: Facts, divisor: TensorFact) -> Suggestion | None:
