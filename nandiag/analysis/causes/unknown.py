@@ -72,6 +72,7 @@ _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
     "hardware. Is it always the same host and device?"
 )
+_BEGINS = " A running minimum or maximum begins so: let it take in a value before it is used, also behind a reset."
 _BY_METHOD = {"watch": _UNSEEN, "tape": _LEFT}
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
@@ -189,15 +190,9 @@ def _number(facts: Facts) -> str | None:
         return f"{name} is {bad}: look at {_set(facts, name)}. Torch was given it as it is."
     name = _operand(facts)
     if name is not None:
-        bad = facts.bad_numbers[0]
-        begins = (
-            ""
-            if math.isnan(bad)
-            else (
-                " A running minimum or maximum begins so: let it take in a value before it is used, also behind a reset."
-            )
-        )
-        return f"{name} is {words.number(bad)}: look at {_set(facts, name)}.{begins}"
+        value = facts.bad_numbers[0]
+        begins = "" if math.isnan(value) else _BEGINS
+        return f"{name} is {words.number(value)}: look at {_set(facts, name)}.{begins}"
     return f"Look at what makes the number that goes into {facts.op or 'the op'}: torch was given it as it is."
 
 
