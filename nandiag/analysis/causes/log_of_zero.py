@@ -315,13 +315,15 @@ def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
     nodes = facts.extra.get("made_by")
     named = [str(node) for node in nodes] if isinstance(nodes, list) else []
-    made = [node for node in named if not node.startswith(_HANDED_ON)]
+    made = [node for node in named if not node.startswith((*_HANDED_ON, "Clamp"))]
+    bounded = len(made) < len([node for node in named if not node.startswith(_HANDED_ON)])
     both = _cross_entropy(facts.origin) if any(node.startswith("Sigmoid") for node in made) else None
     if both is not None:
         return (Suggestion(_BOTH, both),)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
-            return (handed.back(facts, text, code),)
+            # Behind the script's own bound its names are no scores: what they stand for would have to be another.
+            return (Suggestion(text, code) if bounded else handed.back(facts, text, code),)
     shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
     squashed = not made and _SQUASHED.search(shown)
     return (
