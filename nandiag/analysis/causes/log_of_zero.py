@@ -15,7 +15,7 @@ from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.matrices import determinants
 from nandiag.analysis.causes.mends.scales import measured
-from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, quotients
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -264,7 +264,9 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
         return (bound,)
     if found is not None and bounding.is_chosen(facts.origin):
         return (_of_a_branch(facts, found[0], part) or bound,)
-    if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
+    same, loaded = _is_of_itself(part), facts.origin.phase == "data" or "dataset" in facts.extra
+    of_data = loaded or facts.extra.get("of_weights") is False
+    if found is None or not (of_data or same) or dtype_of(facts.origin.inputs[0]) in HALF:
         return (bound,)
     odd = _odds(part)
     if odd is not None:
@@ -272,7 +274,13 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
     sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
     both = Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
-    return (both, replace(bound, text=_ABOVE))
+    return (both,) if same else (both, replace(bound, text=_ABOVE))
+
+
+def _is_of_itself(part: ast.BinOp) -> bool:
+    """Whether both sides are of one table, as those of ``w[1:] / w[:-1]`` are: the 0 above is divided by as well."""
+    left, right = (quotients.looked_at(one) for one in (part.left, part.right))
+    return left is not part.left and ast.dump(left) == ast.dump(right)
 
 
 def _of_a_branch(facts: Facts, line: str, part: ast.BinOp) -> Suggestion | None:

@@ -92,7 +92,7 @@ def _decay(facts: Facts, name: str) -> Suggestion | None:
 
 
 def _is_learnt(facts: Facts, *, seen: bool) -> bool:
-    """Whether an exponential of weights made the factor: its text was ``seen``, or autograd tells, of the first side."""
+    """Whether an exponential of weights made the factor: its text was ``seen``, or autograd tells."""
     nodes = facts.extra.get("made_by")
     made = isinstance(nodes, list) and any(str(node).startswith("Exp") for node in nodes)
     return (made or seen) and facts.extra.get("of_weights") is True
