@@ -134,6 +134,7 @@ class Harm:
     left_on: bool = False
     replays: int = 0
     bad_between: tuple[int, ...] = ()
+    searches: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

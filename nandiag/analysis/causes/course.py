@@ -25,6 +25,8 @@ _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
 # So many times its first values a loss comes to that rose, a step at a time, all along: it was not calm.
 _RISEN = 20.0
+# A loss that each of so many updates multiplies so, and by more each time, is led away by these.
+_MULTIPLIED, _UPDATES = 5.0, 3
 _BEGINNING, _LOOK_BACK, _AFTERMATH = 64, 32, 3
 
 
@@ -85,6 +87,14 @@ class Course:
     def from_the_start(self) -> bool:
         """Whether it grew from the first steps of the run on."""
         return self.whole and self.calm <= max(2, len(self.rows) // 8)
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether each of three updates and more from the first on multiplied the loss, and each by more."""
+        losses = [abs(row.loss) if row.loss is not None else 0.0 for row in self.rows]
+        times = [new / old if old else 0.0 for old, new in pairwise(losses)]
+        grows = bool(times) and times[0] >= _MULTIPLIED and all(one < more for one, more in pairwise(times))
+        return self.whole and len(times) >= _UPDATES and grows
 
     @property
     def onset(self) -> Row:

@@ -12,7 +12,7 @@ from nandiag.analysis.causes import apart
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
-from nandiag.analysis.causes.mends.scales import own, rates, reach
+from nandiag.analysis.causes.mends.scales import own, rates, reach, starts
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -130,7 +130,9 @@ def _by_course(facts: Facts) -> Cause | None:
     if course.rate_rose:
         return _by_rate(facts, course, strength)
     if course.from_the_start:
-        return _too_large(course.rows[0], strength) or _within(facts, course) or _by_rate(facts, course, strength)
+        # A loss that each update multiplies by more than the one before is made by these, large as it was at first.
+        large = None if course.accelerates else _too_large(facts, course.rows[0], strength)
+        return large or _within(facts, course) or _by_rate(facts, course, strength)
     return None if sudden(course) or _by_dtype(facts, course) else _by_growth(facts, course, strength)
 
 
@@ -196,7 +198,7 @@ def _one_step(facts: Facts, course: Course, strength: int) -> Cause | None:
     # What no weight went into, no update can have thrown anywhere.
     if not course.whole or row.norm is None or not overflows(facts) or facts.extra.get("of_weights") is False:
         return None
-    large = _too_large(row, strength)
+    large = _too_large(facts, row, strength)
     if large is not None:
         return large
     # Of Adam's kind the update does not grow with the gradient: only its direction, and the learning rate, count.
@@ -248,24 +250,17 @@ def _second_line(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     )
 
 
-def _too_large(row: Row, strength: int) -> Cause | None:
-    if max(abs(row.loss or 0.0), row.norm or 0.0) < _HUGE:
+def _too_large(facts: Facts, row: Row, strength: int) -> Cause | None:
+    if not _is_huge(row):
         return None
     loss = "" if row.loss is None else f"the loss was {words.number(row.loss)}"
     norm = "" if row.norm is None else f"the gradient norm was {shown(row.norm)}"
     text = f"In the first step, before any update, {' and '.join(part for part in (loss, norm) if part)}."
-    return Cause("init_scale", (text,), init_advice(), strength, story=True)
+    return Cause("init_scale", (text,), starts.advice(facts), strength, story=True)
 
 
-def init_advice() -> tuple[Suggestion, ...]:
-    """Return what to do about weights or inputs that are too large from the start."""
-    return (
-        Suggestion(
-            "Bring down the scale of the initialisation: its deviation should fall with the root of the width.",
-            "torch.nn.init.kaiming_normal_(layer.weight)",
-        ),
-        Suggestion("Normalise the inputs, by the mean and deviation of the training set."),
-    )
+def _is_huge(row: Row) -> bool:
+    return max(abs(row.loss or 0.0), row.norm or 0.0) >= _HUGE
 
 
 def _lately(course: Course) -> str:
@@ -328,7 +323,8 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
     else:
         first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
-    return first, scale, *_second_line(facts, course)
+    raw = (starts.NORMALISE,) if course.from_the_start and _is_huge(course.rows[0]) else ()
+    return first, *raw, scale, *_second_line(facts, course)
 
 
 def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggestion:

@@ -22,6 +22,7 @@ from nandiag.analysis.causes.mends.divisors import (
 from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
 from nandiag.analysis.causes.mends.limits import quotient
 from nandiag.analysis.causes.mends.logarithms import probabilities
+from nandiag.analysis.causes.mends.scales import measured
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
 from nandiag.analysis.causes.mends.script.guards import under_root
 from nandiag.analysis.explained.explanation import Explanation
@@ -187,6 +188,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         or corrections.not_begun(facts)
         or corrections.in_line(facts)
         or powers.counted(facts)
+        or measured.divided(facts, divisor)
         or peaks.instead(facts)
         or norms.correlated(facts)
         or shares.softmax(facts)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from nandiag.analysis.causes import outside, second_moments
 from nandiag.analysis.causes.facts import Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import learnt, variances
+from nandiag.analysis.causes.mends.divisors import corrections
 from nandiag.analysis.causes.mends.logarithms import shared, signs
 from nandiag.analysis.causes.mends.matrices import covariances, determinants, factors
 from nandiag.analysis.causes.mends.script import bounding, fitting, guards, meanings, parsing
@@ -203,6 +204,8 @@ def _of_logarithm(facts: Facts, op: str, first: Suggestion) -> tuple[Suggestion,
     given = facts.origin.inputs[0].min
     if facts.extra.get("of_weights") is True and given is not None and given < _ROUNDED:
         made = signs.of_trained(facts, op)
+        if made is signs.LEARNT and signs.is_of_carried(facts, op):
+            return (made,)  # a bound here leaves below zero what the next turn goes on with
         return (first,) if made is None else (made, first)
     loaded = facts.origin.phase == "data" or "dataset" in facts.extra or facts.extra.get("of_weights") is False
     return (first, *([] if loaded else [_PARAMETRISED]))
@@ -222,7 +225,7 @@ def _by_rounding(facts: Facts, squares: Suggestion) -> bool:
 
 def _alone(facts: Facts, op: str) -> Suggestion | None:
     """Return what mends it beside which no clamp is of use: of a determinant, or of a weight itself."""
-    sized = factors.unchecked(facts) or determinants.in_one_step(facts, op)
+    sized = factors.unchecked(facts) or determinants.in_one_step(facts, op) or corrections.below_zero(facts, op)
     if sized is None and op in _LOGS:
         sized = determinants.of_size(facts, op)
     sized = learnt.of_few(facts) if sized is None and op in _POSITIVE else sized

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nandiag.analysis.causes.course import courses
-from nandiag.analysis.causes.divergence import init_advice
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import overflowing
+from nandiag.analysis.causes.mends.scales import starts
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -56,7 +56,7 @@ def explain(facts: Facts) -> Cause | None:
     # Half precision is left by ordinary numbers too, an exponential by an input of 89, and what multiplies no weight by
     # an input that was far too large already.
     narrow = any(fact.bad and dtype_of(fact) in HALF for fact in facts.origin.outputs)
-    given, (weights, inputs) = _given(facts), init_advice()
+    given, (weights, inputs) = _given(facts), starts.advice(facts)
     inputs = inputs if given is None else _scaled(given)
     mended = overflowing.mends_exponent(facts)
     told = () if given is None else (f"What the model was given goes from {given}.",)
@@ -92,7 +92,7 @@ def _of_new_weights(facts: Facts) -> Cause | None:
     same = ", and what the model was given was no larger than before" if step in compared.batches else ""
     text = f"{new_weights(compared)}{same}."
     check = Suggestion("Look at what these weights were made as, or loaded from: a scale may be missing.")
-    return Cause("init_scale", (text,), (check, init_advice()[0]), LIKELY, story=True)
+    return Cause("init_scale", (text,), (check, starts.advice(facts)[0]), LIKELY, story=True)
 
 
 def new_weights(compared: Compared) -> str:

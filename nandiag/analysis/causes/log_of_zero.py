@@ -14,7 +14,8 @@ from nandiag.analysis.causes.mends import by_hand, densities
 from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.matrices import determinants
-from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings
+from nandiag.analysis.causes.mends.scales import measured
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, quotients
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -155,8 +156,8 @@ def _cause(facts: Facts, op: str, text: str) -> Cause:
     asked = densities.mended(facts)
     if asked is not None:
         return Cause("log_of_zero", (text,), (asked,))
-    counted = _of_counts(facts, op)
-    if counted is not None:
+    counted = _of_counts(facts, op) or measured.logged(facts, op, given)
+    if counted:
         return Cause("log_of_zero", (text,), counted)
     place = bounding.second if op in {"xlogy", "xlog1py"} else fitting.argument
     within = replace(facts, origin=bounding.mirrored(bounding.beside(facts.origin, op, guard), op))
@@ -263,7 +264,9 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
         return (bound,)
     if found is not None and bounding.is_chosen(facts.origin):
         return (_of_a_branch(facts, found[0], part) or bound,)
-    if found is None or facts.extra.get("of_weights") is not False or dtype_of(facts.origin.inputs[0]) in HALF:
+    same, loaded = _is_of_itself(part), facts.origin.phase == "data" or "dataset" in facts.extra
+    of_data = loaded or facts.extra.get("of_weights") is False
+    if found is None or not (of_data or same) or dtype_of(facts.origin.inputs[0]) in HALF:
         return (bound,)
     odd = _odds(part)
     if odd is not None:
@@ -271,7 +274,13 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
     sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
     both = Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
-    return (both, replace(bound, text=_ABOVE))
+    return (both,) if same else (both, replace(bound, text=_ABOVE))
+
+
+def _is_of_itself(part: ast.BinOp) -> bool:
+    """Whether both sides are of one table, as those of ``w[1:] / w[:-1]`` are: the 0 above is divided by as well."""
+    left, right = (quotients.looked_at(one) for one in (part.left, part.right))
+    return left is not part.left and ast.dump(left) == ast.dump(right)
 
 
 def _of_a_branch(facts: Facts, line: str, part: ast.BinOp) -> Suggestion | None:
@@ -314,13 +323,15 @@ def _in_one_step(facts: Facts) -> tuple[Suggestion, ...]:
     """Return the form that has the logarithm in it, where what made its input was seen."""
     nodes = facts.extra.get("made_by")
     named = [str(node) for node in nodes] if isinstance(nodes, list) else []
-    made = [node for node in named if not node.startswith(_HANDED_ON)]
+    made = [node for node in named if not node.startswith((*_HANDED_ON, "Clamp"))]
+    bounded = len(made) < len([node for node in named if not node.startswith(_HANDED_ON)])
     both = _cross_entropy(facts.origin) if any(node.startswith("Sigmoid") for node in made) else None
     if both is not None:
         return (Suggestion(_BOTH, both),)
     for form, text, code in _FORMS:
         if len(made) >= len(form) and all(node.startswith(names) for node, names in zip(made, form, strict=False)):
-            return (handed.back(facts, text, code),)
+            # Behind the script's own bound its names are no scores: what they stand for would have to be another.
+            return (Suggestion(text, code) if bounded else handed.back(facts, text, code),)
     shown = (facts.origin.source or "")[slice(*(facts.origin.column or (0, 0)))]
     squashed = not made and _SQUASHED.search(shown)
     return (

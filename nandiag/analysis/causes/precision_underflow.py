@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS
 from nandiag.analysis.causes.facts import HALF, LIKELY, NEAR_ONE, POSSIBLE, Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends.script import bounding
+from nandiag.analysis.causes.mends.script import bounding, fitting, meanings, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
@@ -51,12 +53,16 @@ _IN_FLOAT32 = (
     "Keep the weights and the optimizer in float32, and so what the model is called with (leave out its .half()), and "
     "use autocast for speed."
 )
+_LOGS = frozenset({"log", "log2", "log10"})
+_BOUNDS = ("clamp", "clip", "clamp_max")
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the rounding behind a zero divisor: sure enough in an optimizer's update, whose eps should prevent it."""
     op, inputs = facts.op or "", facts.origin.inputs
+    if op in _LOGS:
+        return _of_rest(facts, op)
     if not facts.finite_inputs or facts.node is not None or op not in {*DIVISIONS, *RATIOS, *RECIPROCALS}:
         return None
     divisor = inputs[min(RATIOS.get(op, 0 if op in RECIPROCALS else 1), len(inputs) - 1)]
@@ -74,6 +80,35 @@ def explain(facts: Facts) -> Cause | None:
         strength=LIKELY if bounding.has_eps((facts.origin.source or "").strip(), "div", 0.0) else POSSIBLE,
         story=True,
     )
+
+
+def _of_rest(facts: Facts, op: str) -> Cause | None:
+    """Name the rounding behind the logarithm of 1 - p: half precision makes 1 of a p next to it, and of a bound."""
+    given = facts.origin.inputs[0] if facts.finite_inputs else None
+    part = None if given is None or facts.node is not None or not given.zeros else meanings.into(facts, op)
+    if given is None or part is None or (dtype := dtype_of(given)) not in HALF:
+        return None
+    rest = part.node.right if isinstance(part.node, ast.BinOp) and isinstance(part.node.op, ast.Sub) else None
+    if rest is None or ast.unparse(part.node).partition(" - ")[0] not in {"1", "1.0"}:
+        return None
+    name = ast.unparse(rest)
+    bounds = _bounds_of(facts, rest)
+    text = f"{dtype} rounds all within {words.number(NEAR_ONE[dtype])} of 1 to 1: so {name} is 1, and 1 - {name} is 0"
+    if bounds is None:
+        return Cause("precision_underflow", (f"{text}.",), (), POSSIBLE, story=True)
+    told = f"{text}. The bound of {bounds[0]} does not help: {bounds[1]} itself is 1 in {dtype}."
+    return Cause("precision_underflow", (told,), (), LIKELY, story=True)
+
+
+def _bounds_of(facts: Facts, node: ast.expr) -> tuple[str, str] | None:
+    """Return the call that was to keep it below 1, as the script has it, and the bound in it."""
+    text = facts.kind(ast.unparse(node)) or ast.unparse(node)
+    made = parsing.expression(text)
+    if not isinstance(made, ast.Call) or all(fitting.target(made, one) is None for one in _BOUNDS):
+        return None
+    named = next((one.value for one in made.keywords if one.arg == "max"), None)
+    most = named or (made.args[-1] if made.args else None)
+    return None if most is None else (text, ast.unparse(most))
 
 
 def _in_update(facts: Facts, dtype: str) -> Cause:

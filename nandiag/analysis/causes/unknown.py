@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import math
+
 from nandiag.analysis.causes.facts import Cause, Facts, is_again, is_whole
 from nandiag.analysis.causes.mends import states
+from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Looked, words
@@ -68,6 +72,7 @@ _ONCE = (
     "It did not show a second time: look at state that changed in between, a race, memory that nobody wrote, or the "
     "hardware. Is it always the same host and device?"
 )
+_BEGINS = " A running minimum or maximum begins so: let it take in a value before it is used, also behind a reset."
 _BY_METHOD = {"watch": _UNSEEN, "tape": _LEFT}
 _PARTLY = (
     "Look at the script's own code around the step: not all of it could be run again, and what could be was finite."
@@ -183,7 +188,27 @@ def _number(facts: Facts) -> str | None:
     if name:
         bad = words.number(facts.bad_numbers[0])
         return f"{name} is {bad}: look at {_set(facts, name)}. Torch was given it as it is."
+    name = _operand(facts)
+    if name is not None:
+        value = facts.bad_numbers[0]
+        begins = "" if math.isnan(value) else _BEGINS
+        return f"{name} is {words.number(value)}: look at {_set(facts, name)}.{begins}"
     return f"Look at what makes the number that goes into {facts.op or 'the op'}: torch was given it as it is."
+
+
+def _operand(facts: Facts) -> str | None:
+    """Return what the script calls the number that is subtracted, or divided by, or that this is done to."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    side = _SIDES.get(facts.op or "")
+    if not isinstance(node, ast.BinOp) or side is None or len(facts.origin.inputs) != 1:
+        return None
+    number = node.right if side == "right" else node.left
+    return ast.unparse(number) if isinstance(number, ast.Name | ast.Attribute) else None
+
+
+# Where the number stands of these, which take one tensor and one number.
+_SIDES = {"sub": "right", "div": "right", "rsub": "left"}
 
 
 def _behind(look: Looked, basis: str) -> str:
@@ -202,4 +227,6 @@ def _written(facts: Facts) -> str | None:
 def _bad_numbers(facts: Facts) -> tuple[str, ...]:
     """Return a sentence on a number among the op's arguments that is not finite itself."""
     bad = facts.bad_numbers
-    return (f"a number that {facts.op or 'the op'} was given is {words.number(bad[0])}",) if bad else ()
+    name = _operand(facts) if len(bad) == 1 else None
+    told = f"{name}, which" if name is not None else "a number that"
+    return (f"{told} {facts.op or 'the op'} was given{',' if name else ''} is {words.number(bad[0])}",) if bad else ()

@@ -46,6 +46,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _bad_before_backward(claim, at)
     yield from _times_zero(claim, timeline, at)
     yield from _state_evidence(claim, at)
+    yield from _stays(claim, at)
     yield from _state_alone(claim, timeline)
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
@@ -279,6 +280,18 @@ def _state_alone(claim: Claim, timeline: Timeline) -> Iterable[str]:
     if all(one.event.what == "optimizer_state" for one in timeline.harms if one.attempt == claim.attempt):
         told = f" ({words.few(sorted(names), most=2)})" if names else ""
         yield f"The optimizer's state is bad{told}; no weight was seen to be, but from such a state none is trained."
+
+
+def _stays(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
+    """Yield which weights a forward wrote what it made into, though no update was made: they stay so."""
+    look = claim.look.event if claim.look and claim.basis == "look" else None
+    began = look.facts.get("began_bad") if look is not None and look.source == "op" else None
+    wrote = (one.event for one in at if one.event.what == "parameter" and one.event.phase == "init")
+    harm = next((one for one in wrote if one.tensors and one.tensors[0].name), None)
+    if not began or harm is None or look is None or look.phase != "forward":
+        return
+    first, more = harm.tensors[0], f" and {harm.bad - 1} more" if harm.bad > 1 else ""
+    yield f"The forward wrote it into weights, which stay so: {first.name} (now with {words.bad_kind((first,))}){more}."
 
 
 def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:

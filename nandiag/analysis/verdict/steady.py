@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.early import texts
 from nandiag.analysis.findings import failures, lost_to
@@ -176,7 +178,7 @@ def last_finite(
         return None
     harms: dict[int, list[Harm]] = {}
     for one in timeline.harms:
-        harms.setdefault(one.rank, []).append(one.event)
+        harms.setdefault(one.rank, []).append(_dated(one.event, claim))
     attached = {rank: state for rank, state in states.items() if state.attached}
     step = -1 if claim is None else claim.step
     took = [rank for rank in attached if rank in harms or not _had_left(attached[rank], logs.get(rank), step)]
@@ -184,6 +186,14 @@ def last_finite(
     known = [step for step in newest if step is not None]
     last = min([*known, *_before_by_hand(claim)]) if known and len(known) == len(newest) else -1
     return last if last >= 0 else None
+
+
+def _dated(harm: Harm, claim: Claim | None) -> Harm:
+    """Return the harm with the step before as its last good one where this step's forward is known to have made it."""
+    look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
+    wrote = look is not None and (look.source, look.phase) == ("op", "forward") and "began_bad" in look.facts
+    fresh = harm.since is None and harm.what in STATE and harm.phase == "init"
+    return replace(harm, since=harm.step - 1) if wrote and fresh and claim and harm.step == claim.step else harm
 
 
 def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:

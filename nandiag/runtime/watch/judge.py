@@ -220,6 +220,7 @@ class Judge:
         known["optimizer"] = self.clock.trained_by if optimizer is None else type(optimizer).__name__
         known["names"] = called(optimizer, () if optimizer is not None else self.leaves)
         known["rates"] = () if optimizer is None else self._rates(optimizer)
+        known["searches"] = _searches(optimizer)
 
         def make(**rest: Any) -> Harm:
             device = next((one.device for one in rest["tensors"]), None)
@@ -238,6 +239,12 @@ class Judge:
 
     def _named(self, optimizer: Optimizer, number: int) -> tuple[str, ...]:
         return tuple(self.weights.name(one, optimizer) for one in optimizer.param_groups[number]["params"][:2])
+
+
+def _searches(optimizer: Optimizer | None) -> bool | None:
+    """Return whether a line search is set, of an optimizer that has that setting."""
+    groups = [] if optimizer is None else [one for one in optimizer.param_groups if "line_search_fn" in one]
+    return any(one["line_search_fn"] for one in groups) if groups else None
 
 
 def left_out_by_script(sight: Sight, pending: Sequence[Loss], dropped: Sequence[Loss]) -> list[tuple[Loss, float]]:

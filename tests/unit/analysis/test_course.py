@@ -61,6 +61,8 @@ UP = [3.0, 9.0, 80.0, 900.0, 2e4, 1e7]
         ("one step, steep enough for float32", history([3.1e5], [4788.0]), "gradient_explosion"),
         ("one step, and a long one", history([300.0], [90.0], lrs=5.0), "lr_divergence"),
         ("weights too large", history([3e9, 2e10, 5e15], [4e8, 5e9, 3e14]), "init_scale"),
+        ("large, and multiplied", history([7e6, 1e8, 3e10, 2e19], [1e7, 9e7, 5e11, 8e22]), "lr_divergence"),
+        ("large, and as large", history([7e9, 1e10, 3e10, 2e13], [1e8, 9e8, 8e9, 7e11]), "init_scale"),
         ("calm to the end", history(CALM), "data_outlier"),
         ("a jump, then slow death", history([*CALM, 9e8, 2e9, 7e9], [*CALM, 4e9, 5e9, 6e9]), "data_outlier"),
         ("a jump, then calm", history([*CALM, math.inf, 0.9], [*CALM, 1.3e20, 0.8]), "data_outlier"),
@@ -423,3 +425,17 @@ def test_the_rate_of_a_rank_that_trains_with_less_is_a_first_try(by_hand):
     first = explain(asked)[0].suggestions[0]
     assert "0.02, as on rank 0, is a first try" in first.text
     assert "lr=0.02)" in (first.code or "lr=0.02)")
+
+
+def test_a_large_loss_that_updates_multiply_is_told_to_go_slower_and_to_normalise(by_hand):
+    past = history([7e6, 1e8, 3e10, 2e19], [1e7, 9e7, 5e11, 8e22], lrs=[None] * 4)
+    first, second, *_ = story_of(past, by_hand).suggestions
+    assert first.text.startswith("Lower the learning rate")
+    assert second.text.startswith("Normalise the inputs")
+
+
+def test_weights_that_a_loop_updates_by_hand_have_no_layer_to_initialise(by_hand):
+    asked = facts(history([3e9, 2e10, 5e15], [4e8, 5e9, 3e14]), by_hand)
+    assert explain(asked)[0].suggestions[0].code == "torch.nn.init.kaiming_normal_(layer.weight)"
+    own = replace(asked, harm=replace(asked.harm, optimizer=None))
+    assert explain(own)[0].suggestions[0].code is None

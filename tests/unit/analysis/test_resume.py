@@ -259,3 +259,13 @@ def test_a_rank_that_stopped_in_one_thread_and_went_on_in_others_resumes_from_be
     record = by_hand.run(by_hand.rank(0, by_hand.loss(22), stop, Finished(40, 0, 38), world=1), world=1)
     report = analyse(record)
     assert (report.verdict.last_finite_step, resume_at(report)) == (21, (22, False))
+
+
+def test_weights_that_a_step_s_own_forward_wrote_bad_were_good_before_it(by_hand):
+    held = by_hand.state(15, "norm.log_scale", phase="init")
+    look = by_hand.found(15, facts={"began_bad": ["norm.log_scale"], "all_bad": 1})
+    record = by_hand.run(by_hand.rank(0, held, by_hand.loss(15), look, Finished(15, 0, 14), world=1), world=1)
+    report = analyse(record)
+    assert report.verdict.last_finite_step == 14
+    told = "The forward wrote it into weights, which stay so: norm.log_scale (now with NaN)."
+    assert told in report.verdict.evidence

@@ -65,6 +65,7 @@ EVERY = [
         "AdamW",
         own_step=2,
         left_on=True,
+        searches=False,
     ),
     Looked("found", "replay", 3, 0, "forward", "op", SITE, (FACT,), (FACT,), {"a": [1, {"b": None}]}, "why", 0.5),
     Sent("send", (0, 1), 7, "0#0/0", Looked("found", "message", 3, 0, "collective", "outside", SITE, (FACT,)), SITE),

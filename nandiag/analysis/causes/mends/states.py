@@ -69,16 +69,38 @@ def undecayed(facts: Facts) -> Suggestion | None:
 
 
 def _decay(facts: Facts, name: str) -> Suggestion | None:
-    """Say that the factor of ``a = factor * a + b`` is above 1 throughout, where it is to be a decay."""
+    """Say that the factor of ``a = factor * a + b`` is above 1, throughout or in places, where it is to be a decay."""
     found = _factor(facts, name)
-    if found is None or (found[1].min or 0.0) <= 1.0:
+    if found is None or (found[1].max or 0.0) <= 1.0:
         return None
-    factor, least = ast.unparse(found[0]), words.number(found[1].min)
+    factor, least, most = ast.unparse(found[0]), words.number(found[1].min), words.number(found[1].max)
+    if (found[1].min or 0.0) > 1.0:
+        told = (
+            f"{factor} is above 1 throughout ({least} at least), and so {name} grows in each turn: a decay lies "
+            "between 0 and 1. Where it is the exponential of a rate, that rate is to be negative."
+        )
+        return Suggestion(told, _made_by(facts, found[0], sigmoid=False))
+    made = _made_by(facts, found[0], sigmoid=True)
+    if found[1].numel == 1 or (found[1].max or 0.0) > _USUAL or not _is_learnt(facts, seen=made is not None):
+        return None
     told = (
-        f"{factor} is above 1 throughout ({least} at least), and so {name} grows in each turn: a decay lies between 0 "
-        "and 1. Where it is the exponential of a rate, that rate is to be negative."
+        f"{factor}, which is made of weights, goes to {most}: where it is above 1, {name} grows in each turn, by any "
+        "batch. A decay lies between 0 and 1: let a sigmoid make it so, or give the exponential a rate that stays "
+        "below 0, as -torch.exp(a) does."
     )
-    return Suggestion(told, _of_a_negative_rate(facts, found[0]))
+    return Suggestion(told, made or _bound_below_one(facts, found[0]))
+
+
+def _is_learnt(facts: Facts, *, seen: bool) -> bool:
+    """Whether an exponential of weights made the factor: its text was ``seen``, or autograd tells."""
+    nodes = facts.extra.get("made_by")
+    made = isinstance(nodes, list) and any(str(node).startswith("Exp") for node in nodes)
+    return (made or seen) and facts.extra.get("of_weights") is True
+
+
+def _bound_below_one(facts: Facts, part: ast.expr) -> str | None:
+    found = fitting.parsed(facts.origin)
+    return None if found is None else fitting.line_of(facts.origin, found[0], part, "{}.clamp(max=1)".format)
 
 
 def _grown(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
@@ -162,8 +184,8 @@ def _factor(facts: Facts, name: str) -> tuple[ast.expr, TensorFact] | None:
     return next((one for one in sides if ast.unparse(one[0]) != name), None)
 
 
-def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:
-    """Return the line that makes the factor ``part``, by an exponential, with the sign of its rate turned round."""
+def _made_by(facts: Facts, part: ast.expr, *, sigmoid: bool) -> str | None:
+    """Return the line that makes the factor ``part`` by an exponential, with a sigmoid for it, or its rate negative."""
     names = [one.id for one in ast.walk(part) if isinstance(one, ast.Name)]
     known = facts.made(names[0]) if names else None
     if known is not None and known != facts.meaning(known.name) and facts.written(known.name) != (known.line,):
@@ -172,7 +194,7 @@ def _of_a_negative_rate(facts: Facts, part: ast.expr) -> str | None:
     rate = None if made is None else fitting.target(made, "exp")
     if known is None or made is None or rate is None:
         return None
-    text = fitting.put(known.text, rate, "-{}".format)
+    text = f"torch.sigmoid({ast.unparse(rate)})" if sigmoid else fitting.put(known.text, rate, "-{}".format)
     return f"{known.name} = {text}  # line {known.line}"
 
 

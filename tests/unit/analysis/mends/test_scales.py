@@ -80,3 +80,30 @@ def test_an_exponential_that_is_a_part_of_the_loss_is_bounded_itself(at, by_hand
     facts = at("exp", (given,), (bad,), **placed(line, KENDALL), extra={"of_weights": True})
     told = advice(on(facts, uses=("loss.backward()",)))[0]
     assert told.code == line.replace("-s[0])", "(-s[0]).clamp(max=20))", 1)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "return 0.5 * (precision * (y - mean) ** 2 + logvar).mean()",
+        "loss = (precision * (y - mean) ** 2).sum() + logvar.sum()",
+    ],
+)
+def test_a_log_variance_whose_exponential_has_a_name_is_bounded_for_both(at, by_hand, behind):
+    line = "precision = torch.exp(-logvar)"
+    given, bad = by_hand.fact(min=88.9, max=92.0, absmax=92.0), by_hand.fact(posinf=16)
+    facts = at("exp", (given,), (bad,), **placed(line, "torch.exp(-logvar)"), extra={"of_weights": True})
+    (told,) = advice(on(facts, uses=(behind,)))
+    assert told.code == f"logvar = logvar.clamp(min=-10)\n{line}"
+    names = {"torch": torch, "logvar": torch.tensor([-92.0, -88.0, 0.0])}
+    exec(told.code, names)  # noqa: S102
+    assert names["precision"].isfinite().all()
+
+
+@pytest.mark.parametrize(("nodes", "told"), [(["SumBackward1"], True), (["NegBackward0", "AddmmBackward0"], False)])
+def test_a_mean_in_the_place_of_a_sum_is_told_where_there_is_a_sum(at, by_hand, nodes, told):
+    line = "w = torch.exp(z)"
+    given, bad = by_hand.fact(min=88.9, max=92.0, absmax=92.0), by_hand.fact(posinf=16)
+    extra = {"of_weights": True, "made_by": nodes}
+    facts = at("exp", (given,), (bad,), **placed(line, "torch.exp(z)"), extra=extra)
+    assert any("by a mean in the place of the sum" in one.text for one in advice(on(facts))) is told

@@ -6,8 +6,8 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
-from nandiag.events import Around, Meaning, Site, Warned
-from tests.unit.analysis.mends.told import on, placed
+from nandiag.events import Around, Meaning, Site, Statement, Warned
+from tests.unit.analysis.mends.told import advice, on, placed
 
 LINE = "nll = nll + 0.5 * (torch.log(s) + v**2 / s)"
 NAMES = (("s", "p + r * var_scale[:, t]"), ("r", "self.log_r.exp()"))
@@ -108,3 +108,16 @@ def test_what_rounding_does_not_explain_is_looked_for_where_the_script_writes_it
     told = explain(on(facts, written=[("self.var", (9, 17))]))[1].suggestions
     assert told[0].text.startswith(first)
     assert told[-1 if least < -1e-4 else 0].code == "return (x - self.mean) / self.var.clamp_min(1e-12).sqrt()"
+
+
+@pytest.mark.parametrize(("outlive", "clamped"), [(("P", "m", "nll"), False), ((), True)])
+def test_what_is_made_of_a_state_that_goes_on_is_not_bounded_beside_the_weights(at, by_hand, outlive, clamped):
+    lines = ("S = P + r", "nll = nll + torch.log(S) + e / S", "m, P = m + P / S * e, (1 - P / S) * P")
+    facts = at("log", (by_hand.fact(min=-0.28, max=-0.28, shape=()),), (by_hand.fact(nan=1, shape=()),),
+               extra={"of_weights": True, "made_by": ["AddBackward0", "MulBackward0"]}, line=20,
+               **{**placed(lines[1], "torch.log(S)"), "phase": "forward"})  # fmt: skip
+    block = tuple(Statement(19 + number, line) for number, line in enumerate(lines))
+    around = Around((Meaning("S", "P + r", "train.py", 19),), block=block, outlive=outlive)
+    told = advice(replace(facts, look=replace(facts.look, site=Site(around=around))))
+    assert told[0].text.startswith("It is made of weights")
+    assert any("clamp" in (one.code or "") for one in told) is clamped

@@ -98,6 +98,37 @@ def test_a_longer_batch_is_not_to_blame_for_a_decay_above_1(at, by_hand, low, st
     assert (None if found is None else found.slug) == story
 
 
+def learnt(at, by_hand, line, meant="torch.exp(self.A * dt)", *, most=1.65, **extra):
+    expression = line.removeprefix("x = ").partition(" + ")[0]
+    factor = by_hand.fact(min=0.75, max=most, absmax=most, shape=(16,))
+    state = by_hand.fact(min=-3e38, max=1e25, absmax=3e38)
+    sides = (factor, state) if expression.startswith("a") else (state, factor)
+    facts = broken(at, by_hand, line, expression, sides)
+    around = Around(names=(Meaning("a", meant, "train.py", 9),))
+    look = replace(facts.look, site=Site(around=around), facts={**facts.look.facts, "of_weights": True, **extra})
+    warned = Warned("batch_longer", 12, {"shape": [8, 400, 1], "longest": [8, 24, 1], "batches": 12}, "x")
+    return replace(facts, look=look, warned=(warned,))
+
+
+@pytest.mark.parametrize("line", ["x = a * x + u", "x = x * a + u"])
+def test_a_learnt_decay_that_goes_above_1_is_to_blame_and_bounded_where_it_is_made(at, by_hand, line):
+    story, mechanism = explain(learnt(at, by_hand, line))
+    assert (story, mechanism.slug) == (None, "overflow")
+    (told,) = mechanism.suggestions
+    assert "goes to 1.65: where it is above 1, x grows in each turn" in told.text
+    assert told.code == "a = torch.sigmoid(self.A * dt)  # line 9"
+
+
+def test_a_learnt_decay_whose_making_is_not_seen_is_bounded_in_the_line(at, by_hand):
+    facts = learnt(at, by_hand, "x = a * x + u", "f(A)", made_by=["ExpBackward0"])
+    assert explain(facts)[1].suggestions[0].code == "x = a.clamp(max=1) * x + u"
+
+
+@pytest.mark.parametrize("changed", [{"of_weights": False}, {"most": 0.99}, {"most": 1e4}])
+def test_a_factor_that_is_no_learnt_decay_above_1_leaves_the_length_to_blame(at, by_hand, changed):
+    assert explain(learnt(at, by_hand, "x = a * x + u", **changed))[0].slug == "data_outlier"
+
+
 @pytest.mark.parametrize(("line", "low"), [("x = a * x + u", 0.2), ("x = a * x", 1.4)])
 def test_a_factor_that_is_no_such_decay_is_not_turned_round(at, by_hand, line, low):
     told = explain(recurrent(at, by_hand, line, low))[1]

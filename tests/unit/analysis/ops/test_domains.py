@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nandiag.analysis.causes import explain
 from nandiag.events import Around, Meaning, Site, Written
@@ -140,6 +141,18 @@ def test_the_logarithm_of_a_ratio_of_data_has_both_sides_above_zero(at, by_hand,
     found = codes(at("log", given, (by_hand.fact(neginf=1),), extra={"of_weights": trained}, **line))
     assert found[0] == code
     assert "r = torch.log((price / yesterday).clamp_min(1e-12))" in found  # where only what is above can be 0
+
+
+@pytest.mark.parametrize("expression", ["torch.log(w[1:] / w[:-1])", "(w[1:] / w[:-1]).log()"])
+@pytest.mark.parametrize(("phase", "extra"), [("data", {"dataset": "Ticks"}), ("forward", {"of_weights": True})])
+def test_of_neighbours_in_one_table_no_bound_of_the_quotient_alone_is_told(at, by_hand, expression, phase, extra):
+    line = {**on(f"ret = {expression}", expression), "phase": phase}
+    given = (by_hand.fact(zeros=1, min=0.0),)
+    found = [one for one in codes(at("log", given, (by_hand.fact(neginf=1),), extra=extra, **line)) if one]
+    assert len(found) == 1
+    names = {"torch": torch, "w": torch.tensor([100.0, 101.0, 0.0, 99.0])}
+    exec(found[0], names)  # noqa: S102
+    assert names["ret"].isfinite().all()
 
 
 OF_TENSORS = (

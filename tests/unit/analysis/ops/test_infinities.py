@@ -3,6 +3,8 @@
 import pytest
 
 from nandiag.analysis.causes import explain
+from tests.unit.analysis.mends import told
+from tests.unit.analysis.mends.told import placed as at_line
 from tests.unit.analysis.ops.told import codes, mechanism, on
 
 
@@ -245,3 +247,26 @@ def test_a_number_without_end_that_is_no_mask(at, by_hand):
 def test_a_power_to_a_tensor_overflows_but_where_it_may_be_of_zero(at, by_hand, base, exponent, slug):
     given = (by_hand.fact(**base), by_hand.fact(shape=(1,), **exponent))
     assert mechanism(at("pow", given, (by_hand.fact(posinf=3),))).slug == slug
+
+
+@pytest.mark.parametrize(
+    ("op", "shown", "name"),
+    [
+        ("sub", "r - self.lo", "self.lo"),
+        ("rsub", "lo - r", "lo"),
+        ("sub", "r - self.lo[0]", None),
+        ("add", "r + lo", None),
+    ],
+)
+def test_a_number_of_the_script_s_that_is_infinite_is_told_by_its_name_and_where_it_is_set(
+    at, by_hand, op, shown, name
+):
+    facts = at(
+        op, (by_hand.fact(),), (by_hand.fact(neginf=16),), extra={"arg1": "inf"}, **at_line(f"s = {shown}", shown)
+    )
+    found = explain(told.on(facts, written=[(name or "r", (11, 14))]))[1]
+    if name is None:
+        assert found.evidence == (f"a number that {op} was given is +inf",)
+    else:
+        assert found.evidence == (f"{name}, which {op} was given, is +inf",)
+        assert f"{name} is +inf: look at where it is set, lines 11 and 14." in found.suggestions[0].text

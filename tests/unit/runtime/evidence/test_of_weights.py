@@ -86,6 +86,13 @@ def test_what_is_taken_off_a_constant_is_told_from_the_difference_of_two_that_ar
     assert of_weights(op_on(z.sigmoid() - 1))["made_by"][:2] == ["SubBackward0", "SigmoidBackward0"]
 
 
+def test_what_a_bound_was_to_keep_is_told_behind_it():
+    z = torch.zeros(3, 1, requires_grad=True)
+    made = of_weights(op_on(1 - z.sigmoid().squeeze(-1).clamp(1e-7, 1 - 1e-7)))["made_by"]
+    assert made[:2] == ["RsubBackward1", "ClampBackward1"]
+    assert made[3] == "SigmoidBackward0"
+
+
 def under(func, tensor):
     found = op_on(tensor)
     found.func = func

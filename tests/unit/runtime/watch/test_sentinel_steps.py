@@ -39,6 +39,7 @@ def test_a_closure_brings_the_gradients(positional, work):
     returned = loop.optimizer.step(closure) if positional else loop.optimizer.step(closure=closure)
     assert isinstance(returned, torch.Tensor)
     assert told(worker)[0] == ("loss", 0, "loss")
+    assert {one.searches for one in worker.harms} == {False}
 
 
 def test_a_step_that_raised_is_followed_by_one_that_is_watched(work):

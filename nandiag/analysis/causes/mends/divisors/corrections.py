@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nandiag.analysis.causes.facts import NEAR_ONE, Facts
-from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -108,6 +108,30 @@ def _of_product(facts: Facts, text: str) -> Suggestion | None:
         "far: multiply it by each, keep them below 1, and leave the average alone until one was made."
     )
     return Suggestion(why, facts.left_if(f"{name} == 1"))
+
+
+def below_zero(facts: Facts, op: str) -> Suggestion | None:
+    """Say what makes the correction negative by which all that goes into the underlined root was divided.
+
+    1 - beta ** t is below 0 for a t below 0, and no bound on the quotient makes that a second moment.
+    """
+    made, given = meanings.into(facts, op), facts.origin.inputs[0]
+    if made is None or (given.max or 0.0) > 0.0 or not (given.min or 0.0) < 0.0:
+        return None
+    node = made.node.right if isinstance(made.node, ast.BinOp) and isinstance(made.node.op, ast.Div) else made.node
+    text = facts.kind(ast.unparse(node)) or ast.unparse(node)
+    power = _power(text)
+    if power is None:
+        return None
+    beta, count = ast.unparse(_counted(power.left)), ast.unparse(_counted(power.right))
+    where = "this line" if made.meaning is None else f"line {made.meaning.line}"
+    known = facts.made(count)
+    at = "" if known is None else f", in line {known.line}, where it is {known.text}"
+    why = (
+        f"{where[0].upper()}{where[1:]} corrects by {text}, which is below 0: so it is where {count} is, or {beta} is "
+        f"above 1. Let {count} count the updates of what is averaged, from 1 on: look at how it is made{at}."
+    )
+    return Suggestion(why, f"assert {count} >= 1  # before {where}")
 
 
 _DECAYS = re.compile(r"(?:prod|decays?|betas?|b[12]?|gamma|rho|mu|momentum|alpha|corr\w*|bias\w*)\d?(?:_\w+)?$")

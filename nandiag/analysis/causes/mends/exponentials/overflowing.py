@@ -20,10 +20,11 @@ _LOGGED = {
     "sum over parts": "It is summed, and the logarithm taken below: subtract the largest first (over ranks: all_reduce "
     "it with ReduceOp.MAX), and add it back behind the logarithm.",
 }
-_DOWN = Suggestion(
-    "All that goes into it is far above what an exponential is for, and a bound would leave no gradient: bring it down "
-    "where it is made, by a mean in the place of a sum, or by its usual size."
+_DOWN = (
+    "All that goes into it is far above what an exponential is for, and behind a bound it has no gradient: bring it "
+    "down where it is made, {}by its usual size."
 )
+_OF_SUM = "by a mean in the place of the sum, or "
 # Both ends of what goes in lead to infinity.
 EVEN = frozenset({"sinh", "cosh", "i0", "special_i1"})
 
@@ -39,7 +40,7 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
     if scale is not None:
         return (scale,)
     if _all_above(facts) and facts.extra.get("of_weights") is True and facts.origin.inputs[0].numel > 1:
-        return (_DOWN,)
+        return (Suggestion(_DOWN.format(_OF_SUM if _is_of_sum(facts, op) else "")),)
     weight = _as_weight(facts, op)
     bound = weight or _bounded(facts.origin, op, "10" if dtype == "float16" else _most(facts, op))
     many = any(len(fact.shape) > 1 for fact in facts.origin.inputs)
@@ -48,6 +49,13 @@ def suggestions(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return (bound,)
     text = "Where it is divided by its own sum, it is a softmax: let torch do it, which subtracts the maximum first."
     return (Suggestion(text, ratio), bound)
+
+
+def _is_of_sum(facts: Facts, op: str) -> bool:
+    """Whether what goes into it is a sum, by its text or by what autograd knows of it."""
+    made, nodes = meanings.into(facts, op), facts.extra.get("made_by")
+    summed = isinstance(nodes, list) and any(str(node).startswith(("Sum", "Cumsum")) for node in nodes)
+    return summed or (made is not None and "sum(" in ast.unparse(made.node))
 
 
 def instead(facts: Facts) -> Suggestion | None:

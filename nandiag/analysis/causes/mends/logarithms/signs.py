@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import TypeGuard
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.counts import kept as sizes
@@ -16,7 +17,7 @@ _NODES = ("Exp", "Exp2", "Softplus", "Sigmoid", "Softmax")
 _OF_POSITIVE = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt"})
 _FULL = "torch.nn.functional.softplus"
 _DEEPEST, _MOST = 4, 4
-_LEARNT = Suggestion(
+LEARNT = Suggestion(
     f"It is made of weights: where nothing keeps these above zero, learn their logarithm, or let {_FULL} make it "
     "positive."
 )
@@ -37,7 +38,7 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     given = _given(facts, op)
     kept, rest = _parts(facts, given)
     if not kept and not _of_positive(facts) and not any(map(_has_positive, _reached(facts, given, 0))):
-        return _of_output(facts) or _above_a_number(given) or _LEARNT
+        return _of_output(facts) or _above_a_number(given) or LEARNT
     if not kept or not rest or len(rest) > _MOST:
         return None
     several = len(kept) > 1
@@ -46,6 +47,25 @@ def of_trained(facts: Facts, op: str) -> Suggestion | None:
     return Suggestion(
         f"{found} What comes with the data is to be mended while it is loaded; of a weight learn the logarithm."
     )
+
+
+def is_of_carried(facts: Facts, op: str) -> bool:
+    """Whether what the argument is made of is written in the same block too, and read beyond it: by a loop's next turn.
+
+    Then it is that which has to be above zero: what is derived of it here may be bounded for nothing.
+    """
+    given, around = _given(facts, op), facts.around
+    made = facts.meaning(given.id) if isinstance(given, ast.Name) else None
+    node = None if made is None or not made.inside else parsing.expression(made.text)
+    beyond = set() if around is None or node is None else set(around.outlive) & _names(node)
+    own = facts.origin.line or 0
+    behind = [one.text for one in (around.block if around is not None else ()) if one.line > own]
+    stored = {one.id for text in behind for one in fitting.nodes_of(text) if _is_stored(one)}
+    return bool(beyond & stored)
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _above_a_number(node: ast.expr | None) -> Suggestion | None:

@@ -41,30 +41,55 @@ _WEIGHED = (
 
 
 def weighed(facts: Facts) -> Suggestion | None:
-    """Return the line behind a bound of the s of ``exp(-s) * loss + s``, as tasks are weighed by what they vary."""
+    """Return the line behind a bound of the s of ``exp(-s) * loss + s``: of a log-variance, or of tasks weighed by it.
+
+    The exponential may have a name, by which a statement behind multiplies.
+    """
     found, line = fitting.parsed(facts.origin), (facts.origin.source or "").strip()
     own, part = parsing.statement(line), None if found is None else fitting.target(found[1], "exp")
-    value = own.value if isinstance(own, ast.Assign | ast.Return) else None
-    if found is None or own is None or part is None or value is None or not _is_factor(own, found[1]):
+    if found is None or own is None or part is None:
         return None
     negative = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub)
     log = part.operand if isinstance(part, ast.UnaryOp) else part
     name = log.value if isinstance(log, ast.Subscript) else log
-    beside = [adds for adds, node in _terms(value) if ast.dump(node) == ast.dump(log)]
-    if not isinstance(name, ast.Name) or beside != [negative]:
+    places = _places(facts, own, found[1])
+    if not isinstance(name, ast.Name) or not any(_weighs(*one, log, adds=negative) for one in places):
         return None
     bound = "min=-10" if negative else "max=10"
     text = _WEIGHED.format(name.id, "added" if negative else "subtracted")
     return Suggestion(text, f"{name.id} = {name.id}.clamp({bound})\n{line}")
 
 
+def _places(facts: Facts, own: ast.stmt, exponential: ast.expr) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """Yield the statements that use the exponential, with what it is there: itself, or the name that it alone has."""
+    yield own, exponential
+    alone = isinstance(own, ast.Assign) and len(own.targets) == 1 and ast.dump(own.value) == ast.dump(exponential)
+    if not alone or not isinstance(own, ast.Assign) or not isinstance(own.targets[0], ast.Name):
+        return
+    for text in facts.uses:
+        behind = parsing.statement(text)
+        if behind is not None:
+            yield behind, ast.Name(own.targets[0].id, ast.Load())
+
+
+def _weighs(statement: ast.stmt, exponential: ast.expr, log: ast.expr, *, adds: bool) -> bool:
+    """Whether the statement multiplies by the exponential, and has what that is taken of as a term, with its sign."""
+    value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+    if value is None or not _is_factor(statement, exponential):
+        return False
+    return [sign for sign, node in _terms(value) if ast.dump(node) == ast.dump(log)] == [adds]
+
+
 def _terms(node: ast.expr, *, adds: bool = True) -> Iterator[tuple[bool, ast.expr]]:
-    """Yield what a sum is of, each without the numbers it is multiplied by, and whether it is added."""
+    """Yield what a sum, or its mean, is of, each without the numbers that multiply it, and whether it is added."""
+    whole = next((one for name in _SUMS if (one := fitting.target(node, name)) is not None), None)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         yield from _terms(node.left, adds=adds)
         yield from _terms(node.right, adds=adds == isinstance(node.op, ast.Add))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Constant):
         yield from _terms(node.right, adds=adds)
+    elif whole is not None:
+        yield from _terms(whole, adds=adds)
     else:
         yield adds, node
 

@@ -1,0 +1,48 @@
+"""The logarithm of 1 - p where half precision makes 1 of p, whatever bound was laid on that."""
+
+import pytest
+
+from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
+from tests.unit.analysis.mends.told import on, placed
+
+LINE = "return -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()"
+
+
+def rounded(at, by_hand, *names, dtype="bfloat16", nodes=(), shown="torch.log(1 - p)"):
+    given = by_hand.fact(zeros=2, min=0.0, max=1.0, absmax=1.0, absmin=0.004, dtype=dtype)
+    facts = at("log", (given,), (by_hand.fact(neginf=2, dtype=dtype),), **placed(LINE, shown),
+               extra={"of_weights": True, "made_by": list(nodes)})  # fmt: skip
+    return explain(on(facts, *names))
+
+
+CLAMPED = ("p", "p.clamp(EPS, 1 - EPS)")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_bound_that_is_one_itself_is_said_to_be_of_no_help(at, by_hand, dtype):
+    story, mechanism = rounded(at, by_hand, CLAMPED, dtype=dtype)
+    assert (story.slug, story.strength, mechanism.slug) == ("precision_underflow", LIKELY, "log_of_zero")
+    assert "The bound of p.clamp(EPS, 1 - EPS) does not help" in story.evidence[0]
+
+
+def test_without_a_bound_the_rounding_is_possible(at, by_hand):
+    assert rounded(at, by_hand)[0].strength == POSSIBLE
+
+
+def test_it_is_none_of_float32_nor_of_p_itself(at, by_hand):
+    assert rounded(at, by_hand, CLAMPED, dtype="float32")[0] is None
+    assert rounded(at, by_hand, CLAMPED, shown="torch.log(p)")[0] is None
+
+
+@pytest.mark.parametrize("line", [LINE, "loss = -torch.log(1 - p).mean()"])
+def test_behind_the_bound_the_sigmoid_is_seen(at, by_hand, line):
+    given = by_hand.fact(zeros=2, min=0.0, max=1.0, absmax=1.0, dtype="bfloat16")
+    nodes = ["RsubBackward1", "ClampBackward1", "SqueezeBackward1", "SigmoidBackward0"]
+    facts = at("log", (given,), (by_hand.fact(neginf=2, dtype="bfloat16"),), **placed(line, "torch.log(1 - p)"),
+               extra={"of_weights": True, "made_by": nodes})  # fmt: skip
+    codes = [one.code for one in explain(on(facts, CLAMPED))[1].suggestions]
+    form = (
+        "torch.nn.functional.binary_cross_entropy_with_logits(scores, y)" if line == LINE else "F.logsigmoid(-scores)"
+    )
+    assert codes[1] == form
