@@ -14,7 +14,7 @@ from nandiag.runtime.evidence.around.place import Function, Place, imported, pla
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.numeric.lineage import Flow, flows_in, is_plain, reads, scope_of
-from nandiag.runtime.numeric.outs import writes
+from nandiag.runtime.numeric.into.outs import writes
 
 _DECIDES = (ast.If, ast.While, ast.For, ast.Assert, ast.Raise, ast.Delete)
 # In these, what is taken is handed out, or used at another time.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from nandiag.runtime.evidence.around.place import place_of
 from nandiag.runtime.frames import USER, Frame, kind_of
 from nandiag.runtime.guard import disarm
-from nandiag.runtime.numeric.outs import called, given, outs
+from nandiag.runtime.numeric.into.outs import called, given, outs
 
 Kept = TypeVar("Kept")
 _LARGEST = 1 << 22
