@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.data.missing import is_on_the_way
 from nandiag.runtime.evidence.elements import led_from
+from nandiag.runtime.evidence.labels import own_name
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant, stat_of
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
@@ -275,7 +276,8 @@ class Tracer(TorchDispatchMode):
                 continue
             writer = writer or self._backend(tensor)
             if writer is None:
-                op.outside.append(Outside(tensor, fact(held), self._own(tensor)))
+                owner, name = (self._called[-1], self._modules[-1][0]) if self._called else (None, None)
+                op.outside.append(Outside(tensor, fact(held), own_name(owner, name, tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
                 if not writer.outputs and hands_out(writer):
@@ -307,16 +309,6 @@ class Tracer(TorchDispatchMode):
         # gloo makes a reduce_scatter of other ops, and a backend writes when it likes: what no op is known to have
         # written and nobody brought.
         return self._collected if key_of(tensor) not in self.brought else None
-
-    def _own(self, tensor: Tensor) -> str | None:
-        """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""
-        if not self._called:
-            return None
-        key, name = key_of(tensor), self._modules[-1][0]
-        for own, parameter in self._called[-1]._parameters.items():
-            if parameter is not None and key_of(parameter) == key:
-                return f"{name}.{own}" if name else own
-        return None
 
     def arrives(self, tensor: Tensor) -> None:
         """Another rank would send this now, and does not: memory that nobody wrote yet holds 0 instead."""
