@@ -34,6 +34,7 @@ from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.known import unwritten
 from nandiag.runtime.memory.known.sound import Sound
 from nandiag.runtime.memory.known.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.lost.shadows import Held, Shadows
@@ -168,9 +169,10 @@ class Tracer(TorchDispatchMode):
         self.given = given
         held = list(zip(keys, given, strict=True))
         again = self._shadows.before(func, args, kwargs, given)
+        room = unwritten.bytes_of(given, name)
         output = (instead or unmoded(func))(*args, **kwargs)
         outputs = tensors_in(output)
-        self._pin(outputs, keys)
+        self._pin(outputs, [*keys, *unwritten.renamed(name, outputs)])
         if self.mended is not None:
             self.mended.put_in(spot, func, outputs or outs, stats)
         written = targets_of(name, given, outputs or outs, mutable=mutable)
@@ -178,15 +180,19 @@ class Tracer(TorchDispatchMode):
         if not is_view(func):
             self._sound.doubt((*(keys if writes else ()), *(key for key, _ in made)))
         if name in EMPTY:
-            self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
-            self._forget(map(key_of, outputs), set(), mutable=False)
-            return output
+            known = unwritten.is_known(name, outputs, room, stats)
+            return output if known else self._hand_out(Op(self.ops, func, spot, [], []), outputs, output)
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         self._determinants.ran(op)
         self._powers.ran(op)
         self._vanishing.ran(op, held, made)
         self._written(op, held, made, mutable=mutable)
         self._shadows.ran(op, again, held, made)
+        return output
+
+    def _hand_out(self, op: Op, outputs: list[Tensor], output: Any) -> Any:
+        self._garbage.handed_out(map(key_of, outputs), op)
+        self._forget(map(key_of, outputs), set(), mutable=False)
         return output
 
     def _written(self, op: Op, given: list[Held], made: list[Held], *, mutable: bool) -> None:
