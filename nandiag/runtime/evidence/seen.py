@@ -16,6 +16,7 @@ from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number
 from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.masked import masked_at
+from nandiag.runtime.evidence.data.overwrote import by_itself, within_step
 from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.samples.rows import samples_of
@@ -131,9 +132,9 @@ class Evidence:
     def _brought(self, case: Case, finding: Finding) -> Looked:
         """What is bad came into the step: tell what it is, and what wrote it where that is known."""
         came, named = self._came(finding.op)
-        copied = self._copied(came.tensor)
+        copied = self._copied(came.tensor) or by_itself(finding, came)
         if copied is not None:
-            return self._made(case, copied, {"chain": finding.chain + copied.chain})
+            return self._made(case, copied, {"chain": finding.chain + copied.chain, **within_step(copied)})
         looked = self._outside(case, finding.op, named, came)
         if looked.source == "parameter" and case.evaluated is not None and case.evaluated.holds(came.tensor):
             return case.evaluated.told(looked)
