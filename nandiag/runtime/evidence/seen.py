@@ -278,6 +278,7 @@ class Evidence:
             site = at_module(site, named)
         own = name_of(tensor, op.spot.frames) if named is None else None
         facts |= {"script_name": own} if own is not None else {}
+        facts |= {"unsaid": sorted(self.tracer.unsaid)} if source == "outside" and self.tracer.unsaid else {}
         fetched = self._fetched(whole) if source == "input" else None
         facts |= {"complete": False} if source == "input" and fetched is None and self.narrow else {}
         if fetched is not None:

@@ -50,6 +50,7 @@ from nandiag.runtime.tape.state import under_autocast
 
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+_OWN = frozenset({"aten", "prims", "prim", "quantized", "inductor", "fsdp", "symm_mem"})  # torch's ops: they say it
 # Collectives of which it is asked whether they have written: their works hold tensors.
 _NEWEST = 8
 
@@ -81,8 +82,7 @@ class Tracer(TorchDispatchMode):
         self._writer: dict[int, Op | None] = {}
         self._garbage = Unwritten()
         self._sound = Sound()
-        self._vanishing = Vanishing()
-        self._shadows = Shadows()
+        self._vanishing, self._shadows = Vanishing(), Shadows()
         self._determinants, self._powers = Determinants(), Powers()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
@@ -99,6 +99,7 @@ class Tracer(TorchDispatchMode):
         self.versions: dict[int, int] = {}  # of weights and buffers as they were, by their id
         self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
+        self.unsaid: set[str] = set()  # ops of others, which may write into anything though none of them says so
         self.mended = mended  # whose results are made finite
         self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
@@ -200,6 +201,7 @@ class Tracer(TorchDispatchMode):
         written = [tensor for _, tensor in made]
         if mutable or op.func.namespace != "aten":
             self._begin(key for key, _ in made)
+        self.unsaid |= {str(op.func)} if not mutable and op.func.namespace not in _OWN else set()
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key for key, _ in given}
         if not any(op.outputs):
