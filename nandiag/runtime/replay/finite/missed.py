@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -27,6 +27,7 @@ from nandiag.runtime.tape.exchange import Exchange
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 
+_STATE = frozenset({"parameter", "buffer"})
 _FINITE = "run again, the step is finite on this rank"
 _DROPPED = (
     "other numbers were dropped than in the step: the library's recurrent layers drop by a state of their own, which "
@@ -84,10 +85,23 @@ def _by_numpy(case: Case, handed: Tensor) -> Looked | None:
     """Return the line that numpy complained of in this step, where it wrote that into the memory of a bad gradient."""
     facts: dict[str, object] = {"complete": False, "joint": case.joint}
     came = replace(case.nothing("found", _FINITE), source="outside", inputs=(fact(handed),), facts=facts)
-    memory = local(handed)
-    wrote = functools.partial(_wrote, memory=handed if memory is None else memory, signs=fact(handed))
-    heard = with_heard(came, wrote)
+    heard = with_heard(came, _into(handed))
     return replace(heard, phase="optimizer") if heard.facts.get("heard") is True else None
+
+
+def _by_numpy_too(looked: Looked, op: Op) -> Looked:
+    """Return what is told of a weight or buffer that came bad to ``op``, or the line that numpy laid that there by."""
+    for one in op.outside:
+        came = replace(looked, source="outside", facts={})
+        heard = with_heard(came, _into(one.tensor))
+        if heard.facts.get("heard") is True:
+            return replace(heard, phase=op.spot.phase, facts={**looked.facts, **heard.facts})
+    return looked
+
+
+def _into(tensor: Tensor) -> Callable[[Heard], bool]:
+    memory = local(tensor)
+    return functools.partial(_wrote, memory=tensor if memory is None else memory, signs=fact(tensor))
 
 
 def _wrote(heard: Heard, memory: Tensor, signs: TensorFact) -> bool:
@@ -104,8 +118,12 @@ def _wrote(heard: Heard, memory: Tensor, signs: TensorFact) -> bool:
 def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture: Capture) -> Looked:
     """Return ``looked``, or the line that read what came bad from another rank before it had come; ``op`` took it in.
 
+    Of a weight or a buffer, the line by which numpy was heard to lay that there.
+
     Only where by now all that was to come is there, and finite: what the other rank gave is not what was read.
     """
+    if looked.source in _STATE and "birth" not in looked.facts:
+        return _by_numpy_too(looked, op)
     through = [one for one in capture.exchanges if one.under_way is not None and one.under_way.is_finite()]
     if looked.source != "received" or not through:
         return looked

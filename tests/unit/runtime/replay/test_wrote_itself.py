@@ -1,8 +1,11 @@
 """A forward writes into a weight by ``.data``: what it made there is told as its own."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+
+from nandiag.runtime.numeric.warned import HEARD
 
 BAD = 3
 
@@ -62,3 +65,43 @@ def test_what_was_bad_before_it_is_not(work):
 
     found = trained(work, doubled, spoil)
     assert found.source == "parameter"
+
+
+class Buffered(nn.Module):
+    def __init__(self, fill):
+        super().__init__()
+        self.layer, self.fill = nn.Linear(4, 4), fill
+        self.register_buffer("kept", torch.ones(8, 4))
+        self.array = self.kept.numpy()
+
+    def forward(self, x):
+        h = self.layer(x) * self.kept.mean()
+        self.fill(x.numpy(), self.array)
+        return h * (self.kept.view(8, 4) + 0)
+
+
+def into_the_buffer(x, array):
+    np.log(x, out=array)
+
+
+def beside_the_buffer(x, array):
+    logs = np.log(x)
+    array[...] = np.inf if np.isinf(logs).any() else 1.0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("fill", "told"), [(into_the_buffer, "op"), (beside_the_buffer, "buffer")])
+def test_a_buffer_that_numpy_complained_of_as_it_wrote_there(work, fill, told):
+    HEARD.clear()
+    worker = work()
+    model = Buffered(fill)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(BAD + 1):
+        x = torch.rand(8, 4) + 0.1
+        x[2, 1] = 0.0 if step == BAD else x[2, 1]
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    found = worker.looked[0]
+    assert (found.source, found.step) == (told, BAD)
+    assert (found.site.line == fill.__code__.co_firstlineno + 1) is (told == "op")
