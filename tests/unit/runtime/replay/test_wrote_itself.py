@@ -8,6 +8,7 @@ from torch import nn
 from nandiag.runtime.numeric.warned import HEARD
 
 BAD = 3
+LOGGED = []
 
 
 class Gained(nn.Module):
@@ -85,8 +86,8 @@ def into_the_buffer(x, array):
 
 
 def beside_the_buffer(x, array):
-    logs = np.log(x)
-    array[...] = np.inf if np.isinf(logs).any() else 1.0
+    LOGGED.append(np.log(x))
+    array[1, 1] = np.inf if (x == 0.0).any() else 1.0
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
