@@ -114,7 +114,8 @@ def confidence_of(look: Looked) -> str:
 def shown_again(look: Looked) -> bool:
     """Whether the look ran what had been run, on what it had been run on, and saw the fault come about.
 
-    Not so where inputs were reconstructed, nor where a weight was bad before and only its use was seen.
+    Not so where inputs were reconstructed, nor where a weight was bad before and only its use was seen, nor where what
+    it read as the step left it may have been written behind that.
     """
     made = look.source not in STATE
-    return made and look.method == "replay" and not look.facts.get("reconstructed")
+    return made and look.method == "replay" and not (look.facts.get("reconstructed") or look.facts.get("unsaid"))

@@ -57,6 +57,7 @@ _UNSEEN = (
     "It was bad before it was first used here, and no op of torch's was seen to make it so: look at what fills it."
 )
 _OUTSIDE = "It was bad before it was first used here: look at the code that made it, which was not run again."
+_UNSAID = "Look at what {} writes beside what it returns, in this step or before, and else at the code that made this."
 _LEFT = "Look at this line, and at what goes into it: one of the two made it, and nothing of that was run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
 _LAST = "Look at this line: it was the last seen to write into these values; what it wrote then is gone, and not known."
@@ -172,6 +173,8 @@ def _outside(facts: Facts) -> str:
     name = facts.extra.get("script_name")
     if name:
         return f"{name} was bad before this line used it: look at {_set(facts, name)}."
+    if isinstance(unsaid := facts.extra.get("unsaid"), list) and unsaid:
+        return _UNSAID.format(", ".join(map(str, unsaid)))
     return _BY_METHOD.get(facts.look.method if facts.look is not None else "", _OUTSIDE)
 
 

@@ -31,8 +31,15 @@ def look_facts(look: Looked | None) -> Iterable[str]:
         yield "The memory was given by .data = ..." if by == ".data" else f"The values were written in place by {by}."
     if isinstance(facts.get("came_as"), str):
         yield f"It came to this step as {facts['came_as']}."
+    yield from _unsaid(facts)
     if look.source == "outside" and facts.get("complete", True) is False:
         yield "Not all of the script's code before that could be run again."
+
+
+def _unsaid(facts: Mapping[str, object]) -> Iterable[str]:
+    if isinstance(unsaid := facts.get("unsaid"), list) and unsaid:
+        own = ", ".join(map(str, unsaid))
+        yield f"It was read as the step left it: {own} ran in the step, and may have written it later than that line."
 
 
 def _round_library(facts: Mapping[str, object]) -> Iterable[str]:

@@ -151,7 +151,7 @@ def spoiled_between(claim: Claim | None, last: int | None, timeline: Timeline) -
     A checkpoint saved between the two may hold them. Any rank may have seen it: the origin may be one that sent.
     """
     own = claim.look.event if claim is not None and claim.look is not None else None
-    if claim is None or own is None or last is None or last != own.step - 1:
+    if claim is None or own is None or last is None or last != own.step - 1 or "written_in_step" in own.facts:
         return ()
     at = (one.event for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, own.step))
     told = ((one.facts.get("began_bad"), one.facts.get("all_bad")) for one in (own, *at))

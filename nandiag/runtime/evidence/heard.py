@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,11 @@ _ASKED_AGAIN = "numpy complained there when this sample was asked for again, and
 _MAKE_INFINITIES = ("divide by zero", "overflow")
 
 
-def with_heard(looked: Looked) -> Looked:
-    """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there."""
+def with_heard(looked: Looked, laid: Callable[[Heard], bool] = lambda _: True) -> Looked:
+    """Return ``looked``, or the line that numpy warned of where what came from outside may have come from there.
+
+    ``laid`` tells what is known besides of whether it may.
+    """
     if looked.facts.get("birth") == OUTSIDE:
         return taken_with_heard(looked)
     number = looked.source == "op" and any(not math.isfinite(one) for one in numbers_in(looked))
@@ -42,7 +45,7 @@ def with_heard(looked: Looked) -> Looked:
         return _arrived(looked) if _is_taken_in(looked) else looked
     if looked.facts.get("dataset_index") is not None and not (_came_before(looked) or _is_held(looked)):
         return looked
-    able = [one for one in HEARD.all() if _can_make(one, looked) and _can_come(one, looked)]
+    able = [one for one in HEARD.all() if laid(one) and _can_make(one, looked) and _can_come(one, looked)]
     found = _likeliest_first(_begun(_places(looked, able)), looked)
     frames = tuple(map(Frame._make, found[0].places)) if found else ()
     if best(frames) is None:

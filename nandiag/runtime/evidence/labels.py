@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.memory.there import storage_of
+from nandiag.runtime.memory.there import key_of, storage_of
 from nandiag.runtime.names import class_name, walk
 from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.packed.words import Given
@@ -59,6 +59,15 @@ def storage(tensor: Tensor) -> int | None:
         return None if data is None else storage_of(data)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def own_name(module: nn.Module | None, name: str | None, tensor: Tensor) -> str | None:
+    """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""
+    key = key_of(tensor)
+    for own, parameter in () if module is None else module._parameters.items():
+        if parameter is not None and key_of(parameter) == key:
+            return f"{name}.{own}" if name else own
+    return None
 
 
 def whole_fact(whole: Tensor, used: TensorFact, named: Label | None) -> TensorFact:

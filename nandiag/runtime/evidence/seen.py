@@ -16,6 +16,7 @@ from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number, numbers_of
 from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.masked import masked_at
+from nandiag.runtime.evidence.data.overwrote import by_itself, within_step
 from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.samples.rows import samples_of
@@ -131,9 +132,9 @@ class Evidence:
     def _brought(self, case: Case, finding: Finding) -> Looked:
         """What is bad came into the step: tell what it is, and what wrote it where that is known."""
         came, named = self._came(finding.op)
-        copied = self._copied(came.tensor)
+        copied = self._copied(came.tensor) or by_itself(finding, came)
         if copied is not None:
-            return self._made(case, copied, {"chain": finding.chain + copied.chain})
+            return self._made(case, copied, {"chain": finding.chain + copied.chain, **within_step(copied)})
         looked = self._outside(case, finding.op, named, came)
         if looked.source == "parameter" and case.evaluated is not None and case.evaluated.holds(came.tensor):
             return case.evaluated.told(looked)
@@ -278,6 +279,7 @@ class Evidence:
             site = at_module(site, named)
         own = name_of(tensor, op.spot.frames) if named is None else None
         facts |= {"script_name": own} if own is not None else {}
+        facts |= {"unsaid": sorted(self.tracer.unsaid)} if source == "outside" and self.tracer.unsaid else {}
         fetched = self._fetched(whole) if source == "input" else None
         facts |= {"complete": False} if source == "input" and fetched is None and self.narrow else {}
         if fetched is not None:

@@ -13,8 +13,8 @@ from itertools import takewhile
 from nandiag.runtime.evidence.around.place import Function, Place, imported, place_of, root
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames import USER, Frame
+from nandiag.runtime.numeric.into.outs import writes
 from nandiag.runtime.numeric.lineage import Flow, flows_in, is_plain, reads, scope_of
-from nandiag.runtime.numeric.outs import writes
 
 _DECIDES = (ast.If, ast.While, ast.For, ast.Assert, ast.Raise, ast.Delete)
 # In these, what is taken is handed out, or used at another time.
@@ -44,10 +44,10 @@ def _ends_in(place: Place, line: int) -> bool:
     source = next((one for one in flows if one.node is place.statement), None)
     if source is None or isinstance(scope, ast.ClassDef) or any(_ALL_NAMES & one.takes for one in flows):
         return False
-    held = _reached(source, flows)
+    held = reached(source, flows)
     if not _keeps_none(source, set(), numpys) or any(_hands_on(one, place, numpys) for one in place.nodes[:-1]):
         return False
-    takers = [one for one in flows if held & _taken(one.parts)]
+    takers = [one for one in flows if held & taken(one.parts)]
     return not held & _declared(flows) and all(_keeps_none(one, held, numpys) for one in takers)
 
 
@@ -58,13 +58,13 @@ def _hands_on(node: ast.AST, place: Place, numpys: set[str]) -> bool:
     return node.func not in place.nodes
 
 
-def _reached(source: Flow, flows: list[Flow]) -> set[str]:
+def reached(source: Flow, flows: list[Flow]) -> set[str]:
     """Return the names that may hold something of what ``source`` makes."""
     held, before = _bound(source), -1
     while len(held) != before:
         before = len(held)
         for one in flows:
-            held |= _bound(one) if held & _taken(one.parts) else set()
+            held |= _bound(one) if held & taken(one.parts) else set()
     return held
 
 
@@ -88,7 +88,7 @@ def _keeps_none(flow: Flow, held: set[str], numpys: set[str]) -> bool:
     calls = [one for one in _nodes(flow) if isinstance(one, ast.Call) and not reads(one)]
     if any(isinstance(one, _LEAVES) for one in _nodes(flow)) or any(map(writes, calls)):
         return False
-    if any(root(one.func) not in numpys | held for one in calls if held & _taken([one])):
+    if any(root(one.func) not in numpys | held for one in calls if held & taken([one])):
         return False
     if isinstance(flow.node, ast.Expr):
         return reads(flow.node.value)
@@ -101,7 +101,7 @@ def _nodes(flow: Flow) -> list[ast.AST]:
     return [one for part in flow.parts for one in ast.walk(part)]
 
 
-def _taken(parts: Iterable[ast.AST]) -> set[str]:
+def taken(parts: Iterable[ast.AST]) -> set[str]:
     """Return the names that are read there as they are, not behind what makes all of them finite."""
     return {name for part in parts for name in _names(part)}
 

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from nandiag.runtime.evidence.around.place import place_of
 from nandiag.runtime.frames import USER, Frame, kind_of
 from nandiag.runtime.guard import disarm
-from nandiag.runtime.numeric.outs import called, given, outs
+from nandiag.runtime.numeric.into.outs import called, given, outs
 
 Kept = TypeVar("Kept")
 _LARGEST = 1 << 22
 _MOST_FRAMES = 8
 # Who holds the names of a frame: itself, the function that asks, and the question how many there are.
 _OURS = 3
-_UNKNOWN = object()
+UNKNOWN = object()
 # What these give need not be what they are given: bounds, choices, and what leaves NaN out.
 _CHOOSE = frozenset({
     "where", "nan_to_num", "clip", "maximum", "minimum", "fmax", "fmin", "select", "choose", "isfinite", "isnan",
@@ -161,32 +161,30 @@ def _chooses(node: ast.AST) -> bool:
 def value_of(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """Return what plain text stands for, without a call of the script's code: names, attributes, elements of arrays."""
     if isinstance(node, ast.Name):
-        return names.get(node.id, _UNKNOWN)
+        return names.get(node.id, UNKNOWN)
     if isinstance(node, ast.Attribute):
         return _attribute(value_of(node.value, names), node.attr)
     return (
-        _element(value_of(node.value, names), _index(node.slice, names))
-        if isinstance(node, ast.Subscript)
-        else _UNKNOWN
+        _element(value_of(node.value, names), _index(node.slice, names)) if isinstance(node, ast.Subscript) else UNKNOWN
     )
 
 
 def _attribute(owner: Any, name: str) -> Any:
     if isinstance(owner, ModuleType):
-        return _UNKNOWN  # np.inf, which is meant
+        return UNKNOWN  # np.inf, which is meant
     try:
-        return object.__getattribute__(owner, "__dict__").get(name, _UNKNOWN)
+        return object.__getattribute__(owner, "__dict__").get(name, UNKNOWN)
     except AttributeError:
-        return _UNKNOWN
+        return UNKNOWN
 
 
 def _element(owner: Any, index: Any) -> Any:
-    if index is _UNKNOWN or not (_is_array(owner) or type(owner) in (list, tuple, dict)):
-        return _UNKNOWN
+    if index is UNKNOWN or not (_is_array(owner) or type(owner) in (list, tuple, dict)):
+        return UNKNOWN
     try:
         return owner[index]
     except (LookupError, TypeError, ValueError):
-        return _UNKNOWN
+        return UNKNOWN
 
 
 def _index(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
@@ -195,15 +193,15 @@ def _index(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
         return None
     if isinstance(node, ast.Tuple):
         parts = [_index(one, names) for one in node.elts]
-        return _UNKNOWN if any(one is _UNKNOWN for one in parts) else tuple(parts)
+        return UNKNOWN if any(one is UNKNOWN for one in parts) else tuple(parts)
     if isinstance(node, ast.Slice):
         ends = [_index(one, names) for one in (node.lower, node.upper, node.step)]
-        return _UNKNOWN if any(one is _UNKNOWN for one in ends) else slice(*ends)
+        return UNKNOWN if any(one is UNKNOWN for one in ends) else slice(*ends)
     try:
         return ast.literal_eval(node)
     except ValueError:
         found = value_of(node, names)
-        return found if type(found) in (int, str, slice) or _is_array(found) else _UNKNOWN
+        return found if type(found) in (int, str, slice) or _is_array(found) else UNKNOWN
 
 
 def _is_array(value: Any) -> bool:

@@ -10,14 +10,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from nandiag.runtime.frames import USER, Place, kind_of, places
 from nandiag.runtime.frames.text import tree_of
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.numeric.fed import is_fed
+from nandiag.runtime.numeric.into.laid import Laid, laid_into
 
 _FRAMES = 8
 _MOST = 256
@@ -36,7 +37,8 @@ class Heard:
 
     ``first`` and ``step`` are the first and the newest step in which it did (``BEFORE``: before any began), ``steps``
     in how many. ``fetching``: that was, once at least, as a dataset was asked for a batch. ``fed``: what it went wrong
-    with in the newest step was bad before, each of the ``looks`` that were had at it.
+    with in the newest step was bad before, each of the ``looks`` that were had at it. ``laid``: the memory that it was
+    written into with what was made there in the newest step.
     """
 
     said: str
@@ -47,11 +49,13 @@ class Heard:
     fetching: bool = False
     fed: bool = False
     looks: int = 0
+    laid: set[Laid] = field(default_factory=set)
 
     def again(self, step: int, *, fetching: bool) -> None:
         """It is heard once more, in ``step``."""
         if step != self.step:
             self.steps, self.step, self.looks = self.steps + 1, step, 0
+            self.laid.clear()
         self.fetching |= fetching
 
     def look(self, frame: FrameType | None) -> None:
@@ -59,6 +63,13 @@ class Heard:
         if self.looks < _MOST_LOOKS:
             self.fed = is_fed(self.said, frame) and (self.fed or not self.looks)
             self.looks += 1
+            self._lay(frame)
+
+    def _lay(self, frame: FrameType | None) -> None:
+        try:
+            self.laid.update(laid_into(frame))
+        except Exception as error:  # whatever the script has under its names
+            disarm("laid", error)
 
 
 def is_of_nothing(message: object) -> bool:

@@ -23,6 +23,7 @@ from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.data.missing import is_on_the_way
 from nandiag.runtime.evidence.data.samples.descent import Descent
 from nandiag.runtime.evidence.elements import led_from
+from nandiag.runtime.evidence.labels import own_name
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant, stat_of
 from nandiag.runtime.frames import stack
 from nandiag.runtime.frames.nodes import Maker, Nodes
@@ -34,6 +35,7 @@ from nandiag.runtime.kernels.unmoded import unmoded
 from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
 from nandiag.runtime.look.finite import fact, local
 from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.known import unwritten
 from nandiag.runtime.memory.known.sound import Sound
 from nandiag.runtime.memory.known.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.lost.shadows import Held, Shadows
@@ -49,6 +51,7 @@ from nandiag.runtime.tape.state import under_autocast
 
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
+_OWN = frozenset({"aten", "prims", "prim", "quantized", "inductor", "fsdp", "symm_mem"})  # torch's ops: they say it
 # Collectives of which it is asked whether they have written: their works hold tensors.
 _NEWEST = 8
 
@@ -97,6 +100,7 @@ class Tracer(TorchDispatchMode):
         self.versions: dict[int, int] = {}  # of weights and buffers as they were, by their id
         self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
+        self.unsaid: set[str] = set()  # ops of others, which may write into anything though none of them says so
         self.mended = mended  # whose results are made finite
         self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
@@ -167,9 +171,10 @@ class Tracer(TorchDispatchMode):
         self.given = given
         held = list(zip(keys, given, strict=True))
         again = self._shadows.before(func, args, kwargs, given)
+        room = unwritten.bytes_of(given, name)
         output = (instead or unmoded(func))(*args, **kwargs)
         outputs = tensors_in(output)
-        self._pin(outputs, keys)
+        self._pin(outputs, [*keys, *unwritten.renamed(name, outputs)])
         if self.mended is not None:
             self.mended.put_in(spot, func, outputs or outs, stats)
         written = targets_of(name, given, outputs or outs, mutable=mutable)
@@ -177,9 +182,8 @@ class Tracer(TorchDispatchMode):
         if not is_view(func):
             self._sound.doubt((*(keys if writes else ()), *(key for key, _ in made)))
         if name in EMPTY:
-            self._garbage.handed_out(map(key_of, outputs), Op(self.ops, func, spot, [], []))
-            self._forget(map(key_of, outputs), set(), mutable=False)
-            return output
+            known = unwritten.is_known(name, outputs, room, stats)
+            return output if known else self._hand_out(Op(self.ops, func, spot, [], []), outputs, output)
         op = Op(self.ops, func, spot, [], stats, words=words, apart=func is self._apart)
         self._determinants.ran(op)
         self._powers.ran(op)
@@ -188,11 +192,17 @@ class Tracer(TorchDispatchMode):
         self._shadows.ran(op, again, held, made)
         return output
 
+    def _hand_out(self, op: Op, outputs: list[Tensor], output: Any) -> Any:
+        self._garbage.handed_out(map(key_of, outputs), op)
+        self._forget(map(key_of, outputs), set(), mutable=False)
+        return output
+
     def _written(self, op: Op, given: list[Held], made: list[Held], *, mutable: bool) -> None:
         """Look at what an op has written, and note the op as its writer where that is bad."""
         written = [tensor for _, tensor in made]
         if mutable or op.func.namespace != "aten":
             self._begin(key for key, _ in made)
+        self.unsaid |= {str(op.func)} if not mutable and op.func.namespace not in _OWN else set()
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key for key, _ in given}
         self.descent.ran(op, given, made)
@@ -276,7 +286,8 @@ class Tracer(TorchDispatchMode):
                 continue
             writer = writer or self._backend(tensor)
             if writer is None:
-                op.outside.append(Outside(tensor, fact(held), self._own(tensor)))
+                owner, name = (self._called[-1], self._modules[-1][0]) if self._called else (None, None)
+                op.outside.append(Outside(tensor, fact(held), own_name(owner, name, tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
                 if not writer.outputs and hands_out(writer):
@@ -308,16 +319,6 @@ class Tracer(TorchDispatchMode):
         # gloo makes a reduce_scatter of other ops, and a backend writes when it likes: what no op is known to have
         # written and nobody brought.
         return self._collected if key_of(tensor) not in self.brought else None
-
-    def _own(self, tensor: Tensor) -> str | None:
-        """Return the FQN of the parameter that ``tensor`` is to the module that runs now (FSDP gathers it anew)."""
-        if not self._called:
-            return None
-        key, name = key_of(tensor), self._modules[-1][0]
-        for own, parameter in self._called[-1]._parameters.items():
-            if parameter is not None and key_of(parameter) == key:
-                return f"{name}.{own}" if name else own
-        return None
 
     def arrives(self, tensor: Tensor) -> None:
         """Another rank would send this now, and does not: memory that nobody wrote yet holds 0 instead."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nandiag.runtime.frames import USER, source
 from nandiag.runtime.guard import sparing
+from nandiag.runtime.memory.there import key_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.evidence.op import Op
@@ -60,6 +61,29 @@ def taken_for_values(func: Any, given: list[Tensor], unwritten: list[bool]) -> l
     if any(word.alias_info is not None for word in func._schema.arguments):  # it writes, or hands out a view
         return given[:1] if unwritten[0] and keeps_parts(func) else []
     return [one for one, bare in zip(given, unwritten, strict=True) if bare and as_filled(one) and one.isnan().all()]
+
+
+def bytes_of(tensors: list[Tensor], name: str) -> int:
+    """Return how many bytes there are in the memory of the first tensor that an op changes the size of, else 0."""
+    if name != "resize_" or not tensors:
+        return 0
+    try:
+        return tensors[0].untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def is_known(name: str, outputs: list[Tensor], bytes_before: int, bad: list[Any]) -> bool:
+    """Whether what an op of ``EMPTY`` gives is what lay there before: it brings no memory of its own, or no more of it.
+
+    Where it does, what was ``bad`` there before comes of whoever made it all the same.
+    """
+    return name == "set_" or (name == "resize_" and (any(bad) or bytes_of(outputs, name) <= bytes_before))
+
+
+def renamed(name: str, outputs: list[Tensor]) -> list[int]:
+    """Return the keys of memory that an op hands out though it is another's, and perhaps not among its arguments."""
+    return [key_of(one) for one in outputs] if name == "set_" else []
 
 
 def keeps_parts(func: Any) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import Tensor
 
-from nandiag.events import Looked
+from nandiag.events import Looked, TensorFact
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import with_heard
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.seen import Evidence
-from nandiag.runtime.look.finite import fact, is_bad
+from nandiag.runtime.look.finite import fact, is_bad, local
+from nandiag.runtime.numeric.warned import Heard
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.finite.carrying import carriers, likely
 from nandiag.runtime.replay.finite.early import with_copy_under_way, with_read_under_way
@@ -25,6 +27,7 @@ from nandiag.runtime.tape.exchange import Exchange
 from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 
+_STATE = frozenset({"parameter", "buffer"})
 _FINITE = "run again, the step is finite on this rank"
 _DROPPED = (
     "other numbers were dropped than in the step: the library's recurrent layers drop by a state of their own, which "
@@ -43,10 +46,11 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     that numpy was handed, and complained of.
     """
     handed = _handed_to_numpy(case, capture)
-    known = _brought(case, seen) or (None if handed is None else _by_numpy(case, handed))
+    by_numpy = (_by_numpy(case, one) for one in handed)
+    known = _brought(case, seen) or next((one for one in by_numpy if one is not None), None)
     if known is not None:
         return known
-    doubts = [*seen.doubts(), *_not_run(case, seen, capture, partial=partial), *([] if handed is None else [_HANDED])]
+    doubts = [*seen.doubts(), *_not_run(case, seen, capture, partial=partial), *([_HANDED] if handed else [])]
     looked = case.nothing("finite", "; ".join([_FINITE, *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
@@ -71,25 +75,55 @@ def _not_run(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> 
         yield _DROPPED
 
 
-def _handed_to_numpy(case: Case, capture: Capture) -> Tensor | None:
-    """Return a bad gradient whose memory the script handed to numpy."""
+def _handed_to_numpy(case: Case, capture: Capture) -> list[Tensor]:
+    """Return the bad gradients whose memory the script handed to numpy."""
     handed = {storage(one) for known in capture.window.exposed if (one := known()) is not None} - {None}
-    return next((one for one in case.gradients if storage(one) in handed and is_bad(one)), None)
+    return [one for one in case.gradients if storage(one) in handed and is_bad(one)]
 
 
 def _by_numpy(case: Case, handed: Tensor) -> Looked | None:
-    """Return the line that numpy complained of shortly before, where it was handed the memory of a bad gradient."""
+    """Return the line that numpy complained of in this step, where it wrote that into the memory of a bad gradient."""
     facts: dict[str, object] = {"complete": False, "joint": case.joint}
     came = replace(case.nothing("found", _FINITE), source="outside", inputs=(fact(handed),), facts=facts)
-    heard = with_heard(came)
+    heard = with_heard(came, _into(handed))
     return replace(heard, phase="optimizer") if heard.facts.get("heard") is True else None
+
+
+def _by_numpy_too(looked: Looked, op: Op) -> Looked:
+    """Return what is told of a weight or buffer that came bad to ``op``, or the line that numpy laid that there by."""
+    for one in op.outside:
+        came = replace(looked, source="outside", facts={})
+        heard = with_heard(came, _into(one.tensor))
+        if heard.facts.get("heard") is True:
+            return replace(heard, phase=op.spot.phase, facts={**looked.facts, **heard.facts})
+    return looked
+
+
+def _into(tensor: Tensor) -> Callable[[Heard], bool]:
+    memory = local(tensor)
+    return functools.partial(_wrote, memory=tensor if memory is None else memory, signs=fact(tensor))
+
+
+def _wrote(heard: Heard, memory: Tensor, signs: TensorFact) -> bool:
+    """Whether numpy laid what it complained of into ``memory``, and what lies there may be that.
+
+    One that is only read, for a metric, was made bad by somebody else.
+    """
+    first = memory.untyped_storage().data_ptr()
+    laid = [one for one in heard.laid if one.meets(first, first + memory.untyped_storage().nbytes())]
+    lowest = heard.said.startswith("divide by zero encountered in log")  # that makes no other infinity
+    return any(not (lowest and one.as_it_is) or signs.neginf or signs.nan for one in laid)
 
 
 def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture: Capture) -> Looked:
     """Return ``looked``, or the line that read what came bad from another rank before it had come; ``op`` took it in.
 
+    Of a weight or a buffer, the line by which numpy was heard to lay that there.
+
     Only where by now all that was to come is there, and finite: what the other rank gave is not what was read.
     """
+    if looked.source in _STATE and "birth" not in looked.facts:
+        return _by_numpy_too(looked, op)
     through = [one for one in capture.exchanges if one.under_way is not None and one.under_way.is_finite()]
     if looked.source != "received" or not through:
         return looked

@@ -429,3 +429,20 @@ def test_where_no_loss_is_made_there_is_no_loss_code(by_hand, function, what, pl
     look = by_hand.found(5, phase="loss", site=Site(op="aten.log.default", function=function, file="train.py", line=3))
     record = by_hand.run(by_hand.rank(0, replace(by_hand.loss(5), what=what), look, world=1), world=1)
     assert analyse(record).verdict.summary.endswith(f"in {place}")
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_what_the_step_itself_wrote_is_nothing_that_it_began_with(by_hand, within):
+    site = Site(op="aten.div_.Tensor", file="train.py", line=19, source="self.gain.data.div_(x)", function="forward")
+    facts = {"began_bad": ["gain"], "all_bad": 1, **({"written_in_step": True} if within else {})}
+    look = by_hand.found(5, phase="forward", site=site, facts=facts)
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), look, world=1), world=1))
+    assert any(one.slug == "spoiled_between" for one in report.findings) is not within
+
+
+def test_what_an_op_may_have_written_unsaid_is_not_called_reproduced(by_hand):
+    site = Site(op="aten.mean.default", file="train.py", line=19, source="h = x * STATE.mean()", function="forward")
+    look = replace(by_hand.found(5, site=site, facts={"unsaid": ["mine.scale.default"]}), source="outside")
+    verdict = analyse(by_hand.run(by_hand.rank(0, look, world=1), world=1)).verdict
+    assert verdict.confidence != "reproduced"
+    assert any("mine.scale.default ran in the step" in one for one in verdict.evidence)

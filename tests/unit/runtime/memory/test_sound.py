@@ -191,3 +191,27 @@ def test_an_op_that_writes_unsaid_leaves_nothing_known():
         made = torch.zeros(4).add_(buffer)
     found = origin([tracer.writer(made)])
     assert found.source == "outside"
+
+
+def test_where_ranks_exchange_nothing_is_known_for_long():
+    """Others write into what is exchanged, with no op of this rank's: what was finite is looked at again."""
+    for joint in (False, True):
+        kept = torch.ones(4)
+        with Tracer({}, joint=joint) as tracer:
+            kept * 2
+            kept.numpy()[2] = math.nan
+            assert (tracer._stat(kept) is not None) is joint
+
+
+def test_what_others_wrote_before_a_backward_took_it_came_from_outside():
+    leaf = torch.ones(4, requires_grad=True)
+    with Tracer({}, joint=False) as tracer:
+        kept = torch.ones(4) + 1
+        loss = (leaf * kept).sum()
+        kept * 2
+        kept.numpy()[2] = math.nan
+        loss.backward()
+    found = origin([tracer.writer(leaf.grad)])
+    assert found.op.spot.node is not None
+    assert found.source == "outside"
+    assert found.op.outside[0].tensor.data_ptr() == kept.data_ptr()

@@ -1,6 +1,7 @@
 """What numpy writes into the memory of gradients nobody runs again: its complaint is told, and no device blamed."""
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -75,3 +76,127 @@ def test_numpy_that_only_reads_them_is_not_blamed(work):
         optimizer.step()
     found = worker.looked[0]
     assert found.site.op.startswith("aten.log")
+
+
+class Damage(torch.autograd.Function):
+    """Hands on a gradient, of one call with an amount in it; run again, it has no more to give."""
+
+    amounts: ClassVar = {}
+
+    @staticmethod
+    def forward(_ctx, weight):
+        return weight.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        gradient = gradient.clone()
+        gradient[0, 1] += Damage.amounts.pop("next", 0.0)
+        return gradient
+
+
+class Damaging(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, Damage.apply(self.weight), self.bias)
+
+
+def with_a_damaged_gradient(work, reads, amount=float("inf")):
+    """Train with a gradient that goes bad where no replay makes it so again; numpy ``reads`` each step's."""
+    worker = work()
+    model = Damaging(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        x = torch.rand(8, 4)
+        x[:, 0] = 0.0 if step == BAD else x[:, 0]
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        Damage.amounts.update({"next": amount} if step == BAD else {})
+        loss.backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reads(model.weight.grad.numpy())
+        optimizer.step()
+    return worker.looked[0]
+
+
+LOGGED = []
+LAST = {"logs": np.zeros((1, 4), np.float32), "counts": np.zeros(3)}
+
+
+def into_a_list(gradient):
+    logs = np.log10(np.abs(gradient))
+    LOGGED.append(logs)
+
+
+def into_memory_of_the_scripts_own(gradient):
+    np.log10(np.abs(gradient), out=LAST["logs"])
+
+
+def into_a_part_of_it(gradient):
+    LAST["logs"][...] = np.log10(np.abs(gradient))
+
+
+def over_its_own_counts(gradient):
+    counts = LAST["counts"]
+    counts[...] = np.isfinite(gradient).all()
+    counts /= counts.sum()
+
+
+def by_another_function(gradient):
+    LAST["logs"][0] = logs_of(gradient)[0]
+
+
+def logs_of(gradient):
+    return np.log10(np.abs(gradient))
+
+
+READERS = [into_a_list, into_memory_of_the_scripts_own, into_a_part_of_it, over_its_own_counts, by_another_function]
+
+
+@pytest.mark.parametrize("amount", [float("inf"), float("nan"), -float("inf")])
+@pytest.mark.parametrize("reads", READERS)
+def test_a_complaint_of_what_was_written_elsewhere_blames_no_line(work, reads, amount):
+    found = with_a_damaged_gradient(work, reads, amount)
+    assert (found.outcome, found.facts["complete"], found.step) == ("finite", False, BAD)
+    assert "numpy" in found.reason
+
+
+def test_an_infinity_of_the_other_sign_was_not_written_there(work):
+    def logs(gradient):
+        kept = gradient.copy()
+        gradient[...] = np.log(np.abs(gradient))
+        gradient[...] = kept
+
+    assert with_a_damaged_gradient(work, logs).outcome == "finite"
+
+
+def in_two_lines(gradient, scale):
+    norm = np.linalg.norm(gradient * scale)
+    factor = 1.0 / norm
+    gradient *= factor
+
+
+def by_a_function_of_its_own(gradient, scale):
+    gradient[:] = inverse(gradient * scale)
+
+
+def inverse(values):
+    return 1.0 / values
+
+
+def without_a_name(gradient, scale):
+    np.divide(gradient, scale, gradient[:])
+
+
+def copied(gradient, scale):
+    np.copyto(gradient, gradient / scale)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "at"),
+    [(in_two_lines, (in_two_lines, 2)), (by_a_function_of_its_own, (inverse, 1)), (without_a_name, (without_a_name, 1)),
+     (copied, (copied, 1))],
+)  # fmt: skip
+def test_what_comes_to_be_written_there_is_told(work, spoil, at):
+    found = train(work, spoil)
+    assert (found.outcome, found.step) == ("found", BAD)
+    assert (found.facts["heard"], found.site.line) == (True, at[0].__code__.co_firstlineno + at[1])

@@ -1,0 +1,1 @@
+"""What numpy writes into, by the text of the script."""
