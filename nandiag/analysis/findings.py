@@ -223,7 +223,7 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         yield Finding("went_on", "info", text)
     if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
         return
-    fallen = any(one.event.collapsed for one in timeline.skips)
+    fallen = timeline.collapse() is not None
     if not timeline.skips and (step := _ended_in(timeline.harms, logs)) is not None:
         text = f"The run ended before the update of step {step}: no gradient or weight was seen bad until then."
         yield Finding("went_on", "info", text)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Compared, Harm, Looked, Next, Printed, Sent, Skipped, Stopping, Warned
+from nandiag.events import (
+    PHASES,
+    Compared,
+    Finished,
+    Harm,
+    History,
+    Looked,
+    Next,
+    Printed,
+    Sent,
+    Skipped,
+    Stopping,
+    Warned,
+)
 from nandiag.store.reader import RankLog
 
 E = TypeVar("E")
@@ -42,6 +55,23 @@ class Timeline:
     sent: tuple[Seen[Sent], ...] = ()
     nexts: tuple[Seen[Next], ...] = ()
     compared: tuple[Seen[Compared], ...] = ()
+    finished: tuple[Seen[Finished], ...] = ()
+    past: tuple[Seen[History], ...] = ()
+
+    def updates_since(self, skip: Seen[Skipped]) -> int:
+        """Return how many updates the rank that left one out is known to have made since."""
+        others: tuple[tuple[Seen[Any], ...], ...] = (self.harms, self.skips)
+        steps = [one.event.step for many in others for one in many if _is_of(one, skip)]
+        steps += [one.event.steps for one in self.finished if _is_of(one, skip)]
+        return max(steps) - skip.event.step
+
+    def collapse(self) -> Seen[Skipped] | None:
+        """Return the first skip that shows that a scale has collapsed: no update was made by it any more."""
+        return next((one for one in self.skips if one.event.collapsed and not self.updates_since(one)), None)
+
+
+def _is_of(one: Seen[Any], other: Seen[Any]) -> bool:
+    return (one.rank, one.attempt) == (other.rank, other.attempt)
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -57,6 +87,8 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         sent=tuple(of[Sent]),
         nexts=tuple(of[Next]),
         compared=tuple(sorted(of[Compared], key=_in_order)),
+        finished=tuple(of[Finished]),
+        past=tuple(of[History]),
     )
 
 
@@ -65,7 +97,7 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared)
+    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared, Finished, History)
     found: dict[type, list[Seen[Any]]] = {kind: [] for kind in kinds}
     for log in logs:
         for record in log.records:
