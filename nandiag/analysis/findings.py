@@ -12,7 +12,7 @@ from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.ranks import unheard
 from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
-from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.analysis.timeline import STATE, Seen, Timeline, name_of_own
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
 from nandiag.events import Finished, Harm, Raised, words
@@ -99,13 +99,22 @@ def _again(timeline: Timeline, logs: dict[int, RankLog]) -> Iterable[Finding]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, log in logs.items():
         bad = next((one.event.bad_losses for one in reversed(log.records) if isinstance(one.event, Finished)), ())
-        if len(bad) == len(("count", "first", "last")) and bad[0] > 1 and rank not in said:
+        if bad and bad[0] > 1 and rank not in said:
             groups.setdefault(bad, []).append(rank)
-    for (count, first, last), ranks in groups.items():
+    for (count, first, last, *own), ranks in groups.items():
         every = "each" if count == last - first + 1 else f"{count:,}"
-        steps = f"{every} of the steps {first:,} to {last:,}"
-        text = f"The loss of {words.ranks(ranks)} was bad in {steps}: the first of them is told."
+        steps = f"in {every} of the steps {first:,} to {last:,}{_of_own(timeline, ranks) if own else ''}"
+        if count > last - first + 1:
+            steps = f"{count:,} times from step {first:,} on"
+        text = f"The loss of {words.ranks(ranks)} was bad {steps}: the first of them is told."
         yield Finding("nonfinite_again", "info", text, tuple(ranks), first)
+
+
+def _of_own(timeline: Timeline, ranks: list[int]) -> str:
+    """Return whose steps they are, where another optimizer is ahead."""
+    names = (name_of_own(one.event) for one in timeline.harms if one.rank in ranks and one.event.what == "loss")
+    name = next((one for one in names if one is not None), None)
+    return "" if name is None else f" of {name}"
 
 
 def _stops(timeline: Timeline) -> Iterable[Finding]:
@@ -239,7 +248,8 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
 def _ended_in(harms: tuple[Seen[Harm], ...], logs: dict[int, RankLog]) -> int | None:
     """Return the one step of bad losses whose update was made by none of their ranks: the script had ended by then."""
     steps = {one.event.step for one in harms} if all(one.event.what == "loss" for one in harms) else set()
-    made = [_made(logs.get(one.rank)) for one in harms]
+    # One that is behind another makes updates that the step does not count.
+    made = [_made(logs.get(one.rank)) if one.event.own_step is None else None for one in harms]
     step = steps.pop() if len(steps) == 1 else None
     return step if step is not None and all(many is not None and many <= step for many in made) else None
 

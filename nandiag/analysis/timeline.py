@@ -74,6 +74,15 @@ def _is_of(one: Seen[Any], other: Seen[Any]) -> bool:
     return (one.rank, one.attempt) == (other.rank, other.attempt)
 
 
+def name_of_own(harm: Harm) -> str | None:
+    """Return what the optimizer of a harm is called, where another is ahead of it."""
+    if harm.own_step is None or harm.optimizer is None:
+        return None
+    name = harm.names.get("optimizer") or ""
+    # The one letter of a loop over several says less than what sort it is.
+    return name if len(name) > 1 else f"its {harm.optimizer}"
+
+
 def build(logs: tuple[RankLog, ...]) -> Timeline:
     """Sort the events of all ranks into one timeline."""
     of = _by_kind(logs)

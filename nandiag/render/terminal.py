@@ -24,7 +24,7 @@ from nandiag.render.lines.spread import spread_lines
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable, wide
 
-_TOLD = {"stopped", "went_on", "nonfinite_again", "update_left_out", "rank_victim"}
+_TOLD = {"stopped", "went_on", "nonfinite_again", "loss_scale_found", "update_left_out", "rank_victim"}
 
 
 class _Mirror(io.StringIO):
