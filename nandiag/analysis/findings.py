@@ -22,6 +22,8 @@ MAX_FINDINGS = 60
 LONGEST_MESSAGE = 200
 _IN_A_STEP = {"killed", "raised", "exited", "lost"}
 _PLURAL = re.compile("^was ")
+# Harm that stays in what is trained; what a buffer holds no update is made of.
+_LASTING = {*STATE} - {"buffer"}
 _NAMES = {"optimizer_state": "optimizer state", "frozen": "untrained parameter"}
 
 
@@ -99,7 +101,7 @@ def _again(timeline: Timeline, logs: dict[int, RankLog]) -> Iterable[Finding]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, log in logs.items():
         bad = next((one.event.bad_losses for one in reversed(log.records) if isinstance(one.event, Finished)), ())
-        if bad and bad[0] > 1 and rank not in said:
+        if len(bad) in {3, 4} and bad[0] > 1 and rank not in said:
             groups.setdefault(bad, []).append(rank)
     for (count, first, last, *own), ranks in groups.items():
         every = "each" if count == last - first + 1 else f"{count:,}"
@@ -224,13 +226,18 @@ def _masks(timeline: Timeline) -> list[str]:
 
 def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable[Finding]:
     """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
-    stopped = any(one.event.action == "stop" for one in timeline.stops)
-    told = {*STATE, "output"}
+    if run.state != "succeeded" or any(one.event.action == "stop" for one in timeline.stops):
+        return
     masks = _masks(timeline)
-    if masks and run.state == "succeeded" and not stopped and run.policy != "continue":
+    if masks and run.policy != "continue":
         text = f"-Inf alone may be meant as a mask, and so the run went on with it in {words.few(masks)}."
         yield Finding("went_on", "info", text)
-    if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
+    joint = ";" if run.policy == "continue" else ", and so"
+    harmed = {one.event.what for one in timeline.harms}
+    if masks or harmed & _LASTING:
+        return
+    if "output" in harmed:
+        yield Finding("went_on", "info", f"No update was made of it{joint} the run was not stopped.")
         return
     fallen = timeline.collapse() is not None
     if not timeline.skips and (step := _ended_in(timeline.harms, logs)) is not None:
@@ -241,7 +248,6 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         # Of gradients that the script dropped, and made no update of, nobody has read any.
         what, where = ("weight", "") if gradients else ("gradient or weight", " at an update")
-        joint = ";" if run.policy == "continue" else ", and so"
         yield Finding("went_on", "info", f"No {what} was seen bad{where}{joint} the run was not stopped.")
 
 

@@ -35,6 +35,16 @@ def test_a_run_that_ended_before_the_update_of_its_bad_loss_says_so(by_hand):
         assert note.text == text
 
 
+def test_a_run_whose_outputs_or_buffers_alone_were_bad_says_why_it_went_on(by_hand):
+    trained = "No gradient or weight was seen bad at an update, and so the run was not stopped."
+    for what, text in (("output", "No update was made of it, and so the run was not stopped."), ("buffer", trained)):
+        harm = by_hand.state(5, "norm.running_mean", what=what, phase="forward")
+        (note,) = [one for one in went_on(by_hand, harm, by_hand.finished(9)).findings if one.slug == "went_on"]
+        assert note.text == text
+    state = by_hand.state(5, what="optimizer_state")
+    assert "went_on" not in slugs(went_on(by_hand, by_hand.loss(5), state))
+
+
 def test_the_steps_of_an_optimizer_that_is_behind_another_are_its_own(by_hand):
     """A student is trained behind its teacher, whose updates the step counts."""
     harm = replace(by_hand.loss(60), own_step=24, optimizer="Adam", names={"optimizer": "sopt"})
