@@ -15,7 +15,7 @@ from nandiag.analysis.skips import skips_of
 from nandiag.analysis.timeline import STATE, Seen, Timeline, name_of_own
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
-from nandiag.events import Finished, Harm, Raised, words
+from nandiag.events import Finished, Harm, Raised, Warned, words
 from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
@@ -161,16 +161,24 @@ def failures(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[str
             groups.setdefault(how, []).append(rank)
     return {
         f"{words.ranks(ranks).capitalize()} {how if len(ranks) == 1 else _PLURAL.sub('were ', how)}"
-        f"{_last_seen([states[rank] for rank in ranks])}": tuple(ranks)
+        f"{_last_seen({rank: states[rank] for rank in ranks}, logs)}": tuple(ranks)
         for how, ranks in groups.items()
     }
 
 
-def _last_seen(states: list[RankState]) -> str:
-    steps = sorted({state.last_step for state in states if state.last_step is not None and state.state in _IN_A_STEP})
+def _last_seen(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
+    seen = (_newest(state, logs.get(rank)) for rank, state in states.items() if state.state in _IN_A_STEP)
+    steps = sorted({step for step in seen if step is not None})
     if not steps:
         return ""
     return f", last seen at {f'step {steps[0]}' if len(steps) == 1 else f'steps {steps[0]} to {steps[-1]}'}"
+
+
+def _newest(state: RankState, log: RankLog | None) -> int | None:
+    """Return the step that a rank was last seen at: that in which it was, where what it ended by is told."""
+    events = [one.event for one in log.records] if log is not None and log.attempt == state.attempt else []
+    steps = [one.step for one in events if isinstance(one, Warned) and one.at_harm]
+    return max((*steps, *(() if state.last_step is None else (state.last_step,))), default=None)
 
 
 def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:

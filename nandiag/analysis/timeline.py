@@ -61,7 +61,7 @@ class Timeline:
     def updates_since(self, skip: Seen[Skipped]) -> int:
         """Return how many updates the rank that left one out is known to have made since."""
         others: tuple[tuple[Seen[Any], ...], ...] = (self.harms, self.skips)
-        steps = [one.event.step for many in others for one in many if _is_of(one, skip)]
+        steps: list[int] = [one.event.step for many in others for one in many if _is_of(one, skip)]
         steps += [one.event.steps for one in self.finished if _is_of(one, skip)]
         return max(steps) - skip.event.step
 
