@@ -19,7 +19,7 @@ from nandiag.events import (
     Stopping,
     Warned,
 )
-from nandiag.store.reader import RankLog
+from nandiag.store.reader import RankLog, newest_history
 
 E = TypeVar("E")
 Moment = tuple[int, int, int, int]
@@ -97,8 +97,15 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         nexts=tuple(of[Next]),
         compared=tuple(sorted(of[Compared], key=_in_order)),
         finished=tuple(of[Finished]),
-        past=tuple(of[History]),
+        past=tuple(
+            _past(log) for log in logs if any(one.rank == log.rank and one.event.collapsed for one in of[Skipped])
+        ),
     )
+
+
+def _past(log: RankLog) -> Seen[History]:
+    """Return the newest steps of a rank: they are read only where they are asked for."""
+    return Seen(log.rank, log.attempt, log.pid, 0, 0.0, newest_history(log) or History((), (), (), (), ()))
 
 
 def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
@@ -106,7 +113,7 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared, Finished, History)
+    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared, Finished)
     found: dict[type, list[Seen[Any]]] = {kind: [] for kind in kinds}
     for log in logs:
         for record in log.records:
