@@ -12,16 +12,18 @@ from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.ranks import unheard
 from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.analysis.skips import skips_of
-from nandiag.analysis.timeline import STATE, Seen, Timeline
+from nandiag.analysis.timeline import STATE, Seen, Timeline, name_of_own
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
-from nandiag.events import Finished, Harm, Looked, Raised, Site, words
+from nandiag.events import Finished, Harm, Looked, Raised, Site, Warned, words
 from nandiag.store.reader import RankLog
 
 MAX_FINDINGS = 60
 LONGEST_MESSAGE = 200
 _IN_A_STEP = {"killed", "raised", "exited", "lost"}
 _PLURAL = re.compile("^was ")
+# Harm that stays in what is trained; what a buffer holds no update is made of.
+_LASTING = {*STATE} - {"buffer"}
 _NAMES = {"optimizer_state": "optimizer state", "frozen": "untrained parameter"}
 
 
@@ -100,13 +102,22 @@ def _again(timeline: Timeline, logs: dict[int, RankLog]) -> Iterable[Finding]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, log in logs.items():
         bad = next((one.event.bad_losses for one in reversed(log.records) if isinstance(one.event, Finished)), ())
-        if len(bad) == len(("count", "first", "last")) and bad[0] > 1 and rank not in said:
+        if len(bad) in {3, 4} and bad[0] > 1 and rank not in said:
             groups.setdefault(bad, []).append(rank)
-    for (count, first, last), ranks in groups.items():
+    for (count, first, last, *own), ranks in groups.items():
         every = "each" if count == last - first + 1 else f"{count:,}"
-        steps = f"{every} of the steps {first:,} to {last:,}"
-        text = f"The loss of {words.ranks(ranks)} was bad in {steps}: the first of them is told."
+        steps = f"in {every} of the steps {first:,} to {last:,}{_of_own(timeline, ranks) if own else ''}"
+        if count > last - first + 1:
+            steps = f"{count:,} times from step {first:,} on"
+        text = f"The loss of {words.ranks(ranks)} was bad {steps}: the first of them is told."
         yield Finding("nonfinite_again", "info", text, tuple(ranks), first)
+
+
+def _of_own(timeline: Timeline, ranks: list[int]) -> str:
+    """Return whose steps they are, where another optimizer is ahead."""
+    names = (name_of_own(one.event) for one in timeline.harms if one.rank in ranks and one.event.what == "loss")
+    name = next((one for one in names if one is not None), None)
+    return "" if name is None else f" of {name}"
 
 
 def _stops(timeline: Timeline) -> Iterable[Finding]:
@@ -184,16 +195,24 @@ def failures(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[str
             groups.setdefault(how, []).append(rank)
     return {
         f"{words.ranks(ranks).capitalize()} {how if len(ranks) == 1 else _PLURAL.sub('were ', how)}"
-        f"{_last_seen([states[rank] for rank in ranks])}": tuple(ranks)
+        f"{_last_seen({rank: states[rank] for rank in ranks}, logs)}": tuple(ranks)
         for how, ranks in groups.items()
     }
 
 
-def _last_seen(states: list[RankState]) -> str:
-    steps = sorted({state.last_step for state in states if state.last_step is not None and state.state in _IN_A_STEP})
+def _last_seen(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
+    seen = (_newest(state, logs.get(rank)) for rank, state in states.items() if state.state in _IN_A_STEP)
+    steps = sorted({step for step in seen if step is not None})
     if not steps:
         return ""
     return f", last seen at {f'step {steps[0]}' if len(steps) == 1 else f'steps {steps[0]} to {steps[-1]}'}"
+
+
+def _newest(state: RankState, log: RankLog | None) -> int | None:
+    """Return the step that a rank was last seen at: that in which it was, where what it ended by is told."""
+    events = [one.event for one in log.records] if log is not None and log.attempt == state.attempt else []
+    steps = [one.step for one in events if isinstance(one, Warned) and one.at_harm]
+    return max((*steps, *(() if state.last_step is None else (state.last_step,))), default=None)
 
 
 def _why(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
@@ -249,15 +268,20 @@ def _masks(timeline: Timeline) -> list[str]:
 
 def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable[Finding]:
     """Yield why a run with harm came to its end all the same: none of it was seen in the weights."""
-    stopped = any(one.event.action == "stop" for one in timeline.stops)
-    told = {*STATE, "output"}
+    if run.state != "succeeded" or any(one.event.action == "stop" for one in timeline.stops):
+        return
     masks = _masks(timeline)
-    if masks and run.state == "succeeded" and not stopped and run.policy != "continue":
+    if masks and run.policy != "continue":
         text = f"-Inf alone may be meant as a mask, and so the run went on with it in {words.few(masks)}."
         yield Finding("went_on", "info", text)
-    if run.state != "succeeded" or stopped or any(one.event.what in told for one in timeline.harms):
+    joint = ";" if run.policy == "continue" else ", and so"
+    harmed = {one.event.what for one in timeline.harms}
+    if masks or harmed & _LASTING:
         return
-    fallen = any(one.event.collapsed for one in timeline.skips)
+    if "output" in harmed:
+        yield Finding("went_on", "info", f"No update was made of it{joint} the run was not stopped.")
+        return
+    fallen = timeline.collapse() is not None
     if not timeline.skips and (step := _ended_in(timeline.harms, logs)) is not None:
         text = f"The run ended before the update of step {step}: no gradient or weight was seen bad until then."
         yield Finding("went_on", "info", text)
@@ -266,14 +290,14 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         # Of gradients that the script dropped, and made no update of, nobody has read any.
         what, where = ("weight", "") if gradients else ("gradient or weight", " at an update")
-        joint = ";" if run.policy == "continue" else ", and so"
         yield Finding("went_on", "info", f"No {what} was seen bad{where}{joint} the run was not stopped.")
 
 
 def _ended_in(harms: tuple[Seen[Harm], ...], logs: dict[int, RankLog]) -> int | None:
     """Return the one step of bad losses whose update was made by none of their ranks: the script had ended by then."""
     steps = {one.event.step for one in harms} if all(one.event.what == "loss" for one in harms) else set()
-    made = [_made(logs.get(one.rank)) for one in harms]
+    # One that is behind another makes updates that the step does not count.
+    made = [_made(logs.get(one.rank)) if one.event.own_step is None else None for one in harms]
     step = steps.pop() if len(steps) == 1 else None
     return step if step is not None and all(many is not None and many <= step for many in made) else None
 

@@ -119,7 +119,7 @@ def _is_received(look: Looked, *, own: bool) -> bool:
 def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
     """Return the best founded claim at the earliest harmful step, or ``None`` when no harm was seen."""
     scene = _scene(timeline, states)
-    fallen = _collapse(timeline)
+    fallen = timeline.collapse()
     if fallen is not None and (scene is None or (fallen.attempt, fallen.event.step) < (scene.attempt, scene.step)):
         return _by_scale(fallen, timeline)
     if scene is None:
@@ -391,7 +391,3 @@ def _by_scale(fallen: Seen[Skipped], timeline: Timeline) -> Claim:
         confidence="observed",
         skip=fallen,
     )
-
-
-def _collapse(timeline: Timeline) -> Seen[Skipped] | None:
-    return next((one for one in timeline.skips if one.event.collapsed), None)

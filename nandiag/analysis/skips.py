@@ -19,8 +19,8 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     scaler = [one for one in timeline.skips if one.event.by != "script"]
     nan = {_update(one) for one in scaler if one.event.loss is not None and math.isnan(one.event.loss)}
     search = [one for one in scaler if _update(one) not in nan]
-    fallen = next((one for one in scaler if one.event.collapsed), None)
-    yield from _search(search, len(nan)) if fallen is None else [_collapse(fallen, scaler)]
+    fallen = timeline.collapse()
+    yield from _search(search, len(nan), timeline) if fallen is None else [_collapse(fallen, scaler)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     own = [one for one in timeline.skips if one.event.by == "script"]
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
@@ -69,10 +69,26 @@ def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]]) -> Finding:
     return Finding("loss_scale_collapse", "anomaly", f"{text}: its scale has collapsed.", _of(skips), fallen.event.step)
 
 
-def _search(skips: list[Seen[Skipped]], others: int) -> Iterable[Finding]:
+def _search(skips: list[Seen[Skipped]], others: int, timeline: Timeline) -> Iterable[Finding]:
     if skips:
-        text = f"GradScaler left out {_most(skips, others)} in search of its scale: expected, and harmless."
-        yield Finding("loss_scale_skip", "info", text, _of(skips), skips[0].event.step)
+        text = f"GradScaler left out {_most(skips, others)} in search of its scale"
+        low = [one for one in skips if one.event.collapsed]
+        text += _found(low[-1], skips, timeline) if low else ": expected, and harmless."
+        yield Finding(f"loss_scale_{'found' if low else 'skip'}", "info", text, _of(skips), skips[0].event.step)
+
+
+def _found(low: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timeline) -> str:
+    """Tell at which scale updates are made again, which has seemed to collapse before."""
+    past = [one.event for one in timeline.past if (one.rank, one.attempt) == (low.rank, low.attempt)]
+    newest = max(past, key=lambda one: max(one.step, default=-1), default=None)
+    scale = next((one for one in reversed(newest.scale) if one is not None), None) if newest is not None else None
+    now = "" if scale is None else f", which is {words.number(scale)} by now"
+    last = next(one for one in reversed(skips) if (one.rank, one.attempt) == (low.rank, low.attempt))
+    return f"{now}: {_made(timeline.updates_since(last))} behind the last of them."
+
+
+def _made(updates: int) -> str:
+    return f"{words.count(updates, 'update')} {'was' if updates == 1 else 'were'} made"
 
 
 def _own_search(skips: list[Seen[Skipped]]) -> Iterable[Finding]:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nandiag.events import PHASES, Compared, Harm, Looked, Next, Printed, Sent, Skipped, Stopping, Warned
-from nandiag.store.reader import RankLog
+from nandiag.events import (
+    PHASES,
+    Compared,
+    Finished,
+    Harm,
+    History,
+    Looked,
+    Next,
+    Printed,
+    Sent,
+    Skipped,
+    Stopping,
+    Warned,
+)
+from nandiag.store.reader import RankLog, newest_history
 
 E = TypeVar("E")
 Moment = tuple[int, int, int, int]
@@ -42,6 +55,32 @@ class Timeline:
     sent: tuple[Seen[Sent], ...] = ()
     nexts: tuple[Seen[Next], ...] = ()
     compared: tuple[Seen[Compared], ...] = ()
+    finished: tuple[Seen[Finished], ...] = ()
+    past: tuple[Seen[History], ...] = ()
+
+    def updates_since(self, skip: Seen[Skipped]) -> int:
+        """Return how many updates the rank that left one out is known to have made since."""
+        others: tuple[tuple[Seen[Any], ...], ...] = (self.harms, self.skips)
+        steps: list[int] = [one.event.step for many in others for one in many if _is_of(one, skip)]
+        steps += [one.event.steps for one in self.finished if _is_of(one, skip)]
+        return max(steps) - skip.event.step
+
+    def collapse(self) -> Seen[Skipped] | None:
+        """Return the first skip that shows that a scale has collapsed: no update was made by it any more."""
+        return next((one for one in self.skips if one.event.collapsed and not self.updates_since(one)), None)
+
+
+def _is_of(one: Seen[Any], other: Seen[Any]) -> bool:
+    return (one.rank, one.attempt) == (other.rank, other.attempt)
+
+
+def name_of_own(harm: Harm) -> str | None:
+    """Return what the optimizer of a harm is called, where another is ahead of it."""
+    if harm.own_step is None or harm.optimizer is None:
+        return None
+    name = harm.names.get("optimizer") or ""
+    # The one letter of a loop over several says less than what sort it is.
+    return name if len(name) > 1 else f"its {harm.optimizer}"
 
 
 def build(logs: tuple[RankLog, ...]) -> Timeline:
@@ -57,7 +96,16 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         sent=tuple(of[Sent]),
         nexts=tuple(of[Next]),
         compared=tuple(sorted(of[Compared], key=_in_order)),
+        finished=tuple(of[Finished]),
+        past=tuple(
+            _past(log) for log in logs if any(one.rank == log.rank and one.event.collapsed for one in of[Skipped])
+        ),
     )
+
+
+def _past(log: RankLog) -> Seen[History]:
+    """Return the newest steps of a rank: they are read only where they are asked for."""
+    return Seen(log.rank, log.attempt, log.pid, 0, 0.0, newest_history(log) or History((), (), (), (), ()))
 
 
 def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
@@ -65,7 +113,7 @@ def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
 
 
 def _by_kind(logs: tuple[RankLog, ...]) -> dict[type, list[Seen[Any]]]:
-    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared)
+    kinds = (Harm, Looked, Next, Skipped, Stopping, Warned, Printed, Sent, Compared, Finished)
     found: dict[type, list[Seen[Any]]] = {kind: [] for kind in kinds}
     for log in logs:
         for record in log.records:

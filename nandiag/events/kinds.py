@@ -363,7 +363,8 @@ class Activations:
 class Finished:
     """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed.
 
-    ``bad_losses``: in how many steps a loss was bad, the first of them and the last; empty where in none.
+    ``bad_losses``: in how many steps a loss was bad, the first of them and the last; empty where in none. A fourth says
+    that they are those of an optimizer that is behind another one, by its own count.
     """
 
     steps: int

@@ -201,7 +201,8 @@ def tensor(fact: TensorFact) -> str:
         parts.append(count(fact.zeros, "zero"))
     if fact.min is not None and fact.max is not None:
         low, high = number(fact.min), number(fact.max)
-        parts.append(f"finite part {low} to {high}" if fact.bad else f"{low} to {high}" if low != high else low)
+        span = low if low == high else f"{low} to {high}"
+        parts.append(span if not fact.bad else f"finite part {'all ' if low == high else ''}{span}")
     return ", ".join(parts)
 
 

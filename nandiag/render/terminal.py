@@ -24,7 +24,9 @@ from nandiag.render.lines.spread import spread_lines
 from nandiag.render.snippet import snippet
 from nandiag.render.text import clean, encodable, wide
 
-_TOLD = {"stopped", "stopped_elsewhere", "went_on", "nonfinite_again", "update_left_out", "rank_victim"}
+_TOLD = {
+    "stopped", "stopped_elsewhere", "went_on", "nonfinite_again", "loss_scale_found", "update_left_out", "rank_victim",
+}  # fmt: skip
 
 
 class _Mirror(io.StringIO):

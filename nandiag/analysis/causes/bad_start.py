@@ -196,7 +196,10 @@ def _check(facts: Facts) -> Suggestion:
     name = (facts.weight or "").rpartition(".")[2]
     if facts.origin.function == "__init__" and name.isidentifier():
         return Suggestion("Check it where this module is made, at the end.", f"assert self.{name}.isfinite().all()")
-    return Suggestion("Check it right after this line, before training.", facts.checked_state())
+    text = "Check it right after this line, before training."
+    if facts.holder is not None and facts.holder not in (facts.origin.source or ""):
+        text = f"Check it where {facts.holder} is made, before training."
+    return Suggestion(text, facts.checked_state())
 
 
 def _above_zero(facts: Facts) -> Suggestion | None:

@@ -266,18 +266,29 @@ class Facts:
         """Return what the script calls its ``optimizer``, or its ``model``, where it makes the step; else that word."""
         return self.harm.names.get(what, what) if self.harm is not None else what
 
-    def checked_state(self) -> str:
-        """Return the line that checks what is bad, weights, buffers or optimizer state, in the script's own names."""
+    def checked_state(self) -> str | None:
+        """Return the line that checks what is bad, weights, buffers or optimizer state, in the script's own names.
+
+        None where it is not known what the script calls the module that holds it.
+        """
         if self.harm is not None and self.harm.what == "optimizer_state":
             of = f"for s in {self.called('optimizer')}.state.values() for v in s.values()"
             return f"assert all(v.isfinite().all() {of} if torch.is_tensor(v))"
         # The model that is trained need not be the one that holds a buffer, or a weight that nobody trains.
         own = self.weight is None or self.extra.get("weight_is") == "parameter"
-        model = self._loaded() or (self.called("model") if own else "model")
+        model = self._loaded() or self.holder or (self.called("model") if own else None)
+        if model is None:
+            return None
         kinds = {self.source, self.extra.get("weight_is"), self.harm.what if self.harm is not None else None}
         if "buffer" in kinds:
             return f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
         return f"assert all(p.isfinite().all() for p in {model}.parameters())"
+
+    @property
+    def holder(self) -> str | None:
+        """What the script calls the module that holds the weight or buffer, where it is not what it trains."""
+        name = self.extra.get("held_by")
+        return name if isinstance(name, str) and name != self.called("model") else None
 
     def _loaded(self) -> str | None:
         """Return the x of ``x.load_state_dict(...)`` where that is the line shown."""

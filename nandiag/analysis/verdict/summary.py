@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
-from nandiag.analysis.timeline import STATE
+from nandiag.analysis.timeline import STATE, name_of_own
 from nandiag.analysis.verdict.steady import handed_at, loaded_behind
 from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
@@ -218,11 +218,8 @@ def _own_step(claim: Claim) -> str:
 def own_of(claim: Claim) -> tuple[str, int] | None:
     """Return what the optimizer of the harm is called, and how many updates it had made, where another is ahead."""
     harm = claim.harm.event if claim.harm is not None else None
-    if harm is None or harm.own_step is None or harm.optimizer is None:
-        return None
-    name = harm.names.get("optimizer") or ""
-    # The one letter of a loop over several says less than what sort it is.
-    return name if len(name) > 1 else f"its {harm.optimizer}", harm.own_step
+    name = None if harm is None else name_of_own(harm)
+    return None if harm is None or harm.own_step is None or name is None else (name, harm.own_step)
 
 
 def _skipped(amount: int) -> str:

@@ -13,6 +13,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import came_in
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.look.called import holder
 from nandiag.runtime.look.finite import fact
 from nandiag.runtime.look.weights import Held
 
@@ -31,6 +32,8 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
     unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
     facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
     facts |= {} if held is None else {"weight": held.name, "weight_is": _kind(held)}
+    by = None if held is None else holder(held.tensor)
+    facts |= {} if by is None else {"held_by": by}
     if owner is not None and birth.how == UNWRITTEN:
         meant = set_by_class(frames, owner.module_class, owner.fqn.rpartition(".")[2])
         facts |= {} if meant is None else {"made_as": meant}

@@ -327,6 +327,10 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
     torch.autograd.backward = backward
 
 
+# What ``jacobian``, ``hessian``, ``vjp`` and their like take gradients in.
+_DERIVATIVES = vars(torch.autograd.functional)
+
+
 def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
     original = torch.autograd.grad
     sees, called = guarded_alone("sentinel")(sentinel.bare.sees), guarded_alone("sentinel")(sentinel.grad_called)
@@ -335,7 +339,9 @@ def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = tuple(outputs) if isinstance(outputs, Iterator) else outputs  # it can be gone through but once
-        if not sentinel.clock.has_optimizer:
+        # A row of a Jacobian, say: what it is taken of is no loss.
+        derived = sys._getframe(1).f_globals is _DERIVATIVES
+        if not (derived or sentinel.clock.has_optimizer):
             sees(outputs)
         made_in(sentinel.clock.step)
         try:
@@ -343,7 +349,7 @@ def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
         except BaseException as error:
             pass_on(error)
             raise
-        if not kwargs.get("create_graph"):
+        if not (derived or kwargs.get("create_graph")):
             called(outputs, gradients)
         return gradients
 

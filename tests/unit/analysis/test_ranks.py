@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Attached, Finished, Raised, Record, Skipped, Stopping
+from nandiag.events import Attached, Finished, Raised, Record, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog, RunRecord
 from nandiag.store.run import AgentEnd, RunInfo
 
@@ -83,6 +83,16 @@ def test_an_exception_is_told_by_type_and_first_line(by_hand):
     report = analyse(record)
     assert states(report) == {"0": "raised", "1": "victim"}
     assert report.findings[0].text == "Rank 0 raised ValueError: bad shape, last seen at step 4."
+
+
+def test_a_rank_that_an_argument_ended_was_last_seen_at_the_step_that_is_told_of_it(by_hand):
+    refused = Warned("argument_refused", 11, {"param": "scale", "law": "Normal"}, at_harm=True)
+    record = by_hand.run(
+        by_hand.rank(0, refused, Raised("ValueError", "Expected parameter scale", "Traceback", 11), world=1),
+        ends=[by_hand.ended(0, 1)], world=1,
+    )  # fmt: skip
+    summary = analyse(record).verdict.summary
+    assert summary.endswith("last seen at step 11; no anomaly in 1 rank, 11 steps")
 
 
 def test_a_stop_of_ours_is_no_failure(by_hand):

@@ -173,7 +173,13 @@ def test_the_check_of_what_was_loaded_is_of_the_module_that_was(by_hand):
         "key": "1.running_mean",
         "file": "bn.pt",
     }
-    for source, model in (("b = body(); b.load_state_dict(torch.load(p))", "b"), ("state = torch.load(p)", "model")):
+    state = "state = torch.load(p)"
+    cases = (
+        ("b = body(); b.load_state_dict(torch.load(p))", None, "b"),
+        (state, "self.norms", "self.norms"),
+        (state, None, None),
+    )
+    for source, holder, model in cases:
         site = Site("1", "BatchNorm1d", file="train.py", line=8, source=source)
         look = by_hand.found(
             0,
@@ -183,11 +189,12 @@ def test_the_check_of_what_was_loaded_is_of_the_module_that_was(by_hand):
             source="outside",
             inputs=(),
             outputs=(weight,),
-            facts=facts,
+            facts=facts if holder is None else {**facts, "held_by": holder},
         )
         harm = by_hand.loss(0, names={"model": "head"})
         verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, world=1), world=1)).verdict
-        assert verdict.suggestions[1].code == f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
+        code = f"assert all(v.isfinite().all() for v in {model}.state_dict().values())"
+        assert verdict.suggestions[1].code == (None if model is None else code)
 
 
 def test_a_rank_that_found_the_origin_does_not_say_of_another_look_at_that_step_that_it_failed(by_hand):

@@ -51,6 +51,8 @@ def test_bad_kind(counts, text):
 def test_tensor():
     bad = TensorFact("torch.float16", (2, 1024), 2048, nan=1200, neginf=1, zeros=1, min=-1.0, max=65504.0)
     assert words.tensor(bad) == "float16 [2x1024], 1,200 NaN, 1 -Inf, 1 zero, finite part -1 to 65504"
+    alone = TensorFact("float32", (8,), 8, nan=2, zeros=6, min=0.0, max=0.0)
+    assert words.tensor(alone) == "float32 [8], 2 NaN, 6 zeros, finite part all 0"
     assert words.tensor(TensorFact("float32", (), 1, nan=1)) == "float32 [scalar], NaN"
     assert words.tensor(TensorFact("float32", (4, 32), 64, nan=64)) == "float32 [4x32], a shard of 64 of it, 64 NaN"
     assert words.tensor(TensorFact("float32", (), 1, min=2.0, max=2.0)) == "float32 [scalar], 2"

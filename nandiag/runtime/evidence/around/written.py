@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 from nandiag.events.site import Meaning, Reduced, Written
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, imported, root
@@ -31,14 +32,21 @@ _ANEW = frozenset(
 def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
     """Yield the lines that write what the expression of ``place`` names, where there are a few.
 
-    ``aliased`` are attributes that it names by another name.
+    ``aliased`` are attributes that it names by another name. A line that puts None there is none of them.
     """
     nodes = [node for node in ast.walk(place.nodes[-1]) if isinstance(node, ast.Name | ast.Attribute)]
     texts = dict.fromkeys(ast.unparse(node) for node in nodes if isinstance(node.ctx, ast.Load))
+    empty = {node.lineno for node in nodes_of(place.nodes[0]) if _puts_none(node)}
     for text in dict.fromkeys([*list(texts)[:_MOST_NAMES], *aliased]):
-        lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)))
+        lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)) - empty)
         if 0 < len(lines) <= _MOST_LINES:
             yield Written(text, tuple(lines), tuple(_reduced(place, text.rpartition(".")[2], lines)))
+
+
+def _puts_none(node: ast.AST) -> TypeGuard[ast.Assign | ast.AnnAssign]:
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    given = value.elts if isinstance(value, ast.Tuple) else [value]
+    return value is not None and all(isinstance(one, ast.Constant) and one.value is None for one in given)
 
 
 def _of_name(place: Place, name: str) -> Iterator[int]:

@@ -23,7 +23,8 @@ class Teller:
         self.told = 0
         self._at_harm = at_harm
         self.open: set[str] = set()  # the same set for good
-        self.bad_losses: tuple[int, ...] = ()  # in how many steps, the first of them, the last
+        self._bad: dict[tuple[str, str] | None, tuple[int, int, int]] = {}  # in how many steps, the first, the last
+        self._began: int | None = None
 
     def looked(self, border: Border | None) -> None:
         """A border was looked at (None: nothing is wrong): what is not there any more is new when it comes again."""
@@ -50,11 +51,26 @@ class Teller:
             self._at_harm()
         return bool(fresh)
 
+    @property
+    def bad_losses(self) -> tuple[int, ...]:
+        """In how many steps a loss was bad, the first of them and the last, then 1 where an optimizer counts its own.
+
+        Those of several that stand apart have no steps in common: then both are where the first of all was.
+        """
+        if len(self._bad) > 1 and self._began is not None:
+            return sum(count for count, _, _ in self._bad.values()), self._began, self._began
+        return next(((*bad, 1) if of else bad for of, bad in self._bad.items()), ())
+
     def _count(self, border: Border) -> None:
         for harm in border.harms:
             if harm.what == "loss":
-                count, first, last = self.bad_losses or (0, harm.step, harm.step - 1)
-                self.bad_losses = count + (harm.step > last), first, max(last, harm.step)
+                own = harm.names.get("optimizer", ""), harm.optimizer or ""
+                # One that has come up with the others goes on with what it has counted.
+                of = own if harm.own_step is not None or own in self._bad else None
+                step = harm.step if harm.own_step is None else harm.own_step
+                count, first, last = self._bad.get(of, (0, step, step - 1))
+                self._bad[of] = count + (step > last), first, max(last, step)
+                self._began = harm.step if self._began is None else self._began
 
     def last_words(self) -> None:
         """Write the newest steps, and what the script's own log showed of a bad loss."""

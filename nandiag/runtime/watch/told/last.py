@@ -96,8 +96,8 @@ class LastLook:
         begun = sentinel.capture.tape.unfinished() or sentinel.looker.unfinished or self._asked.loss is not None
         if not (spoken or begun):
             return
-        if error is None and asked is not None and is_passed_over(asked):
-            return  # it is told among the steps that the script left out
+        if error is None and asked is not None and (is_passed_over(asked) or sentinel.left_out.are_metrics()):
+            return  # it is told among the steps that the script left out, or is no loss
         broken = None if error is None else self.refusal.broken(error)
         of_numbers = error is None or is_of_numbers(error)
         # Nothing in this step says that others end in it too: nobody is to be waited for.

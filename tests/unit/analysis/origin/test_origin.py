@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Looked, Site, Skipped
+from nandiag.events import History, Looked, Site, Skipped
 from tests.unit.analysis.origin.told import origin
 
 
@@ -326,6 +326,27 @@ def test_a_collapse_is_told_with_the_count_that_a_stop_tells(by_hand):
         "From step 11 on GradScaler left out 20 updates in a row (5 more since step 10) and reached a scale of 6.1e-5: "
         "its scale has collapsed."
     )
+
+
+@pytest.mark.parametrize("last", [Skipped(2, 0.125, 5, 14), Skipped(2, None, 20, 20)])
+def test_a_scale_by_which_updates_are_made_again_has_not_collapsed(by_hand, last):
+    past = History((2, 2, 3), (1.0,) * 3, (1.0,) * 3, (0.1,) * 3, scale=(0.125, 0.0625, 0.0625))
+    skips = Skipped(0, 2.0, 1, 9), replace(last, total=last.total - 1), last
+    report = analyse(by_hand.run(by_hand.rank(0, *skips, past, by_hand.finished(46), world=1), world=1))
+    assert not report.verdict.anomaly
+    (found,) = report.findings
+    assert found.text == (
+        f"GradScaler left out {last.total} steps in search of its scale, which is 0.0625 by now: 44 updates were made "
+        "behind the last of them."
+    )
+    assert (found.slug, found.severity) == ("loss_scale_found", "info")
+
+
+def test_a_scale_by_which_no_update_is_made_any_more_has_collapsed_though_an_earlier_fall_had_ended(by_hand):
+    skips = Skipped(2, 0.125, 5, 5), Skipped(30, 0.01, 3, 8)
+    report = analyse(by_hand.run(by_hand.rank(0, *skips, by_hand.finished(30), world=1), world=1))
+    assert (report.verdict.cause, report.verdict.origin.step) == ("loss_scale_collapse", 30)
+    assert report.findings[0].text.startswith("From step 30 on GradScaler left out 3 updates in a row")
 
 
 def test_a_resumed_run_tells_its_global_step(by_hand):

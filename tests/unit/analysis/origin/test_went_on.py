@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from nandiag.analysis import analyse
-from nandiag.events import Next, Site, Skipped, Stopping
+from nandiag.events import Finished, Next, Site, Skipped, Stopping
 
 
 def went_on(by_hand, *events, ends=None, **rest):
@@ -33,6 +33,33 @@ def test_a_run_that_ended_before_the_update_of_its_bad_loss_says_so(by_hand):
         (note,) = [one for one in went_on(by_hand, by_hand.loss(5), by_hand.finished(steps)).findings
                    if one.slug == "went_on"]  # fmt: skip
         assert note.text == text
+
+
+def test_a_run_whose_outputs_or_buffers_alone_were_bad_says_why_it_went_on(by_hand):
+    trained = "No gradient or weight was seen bad at an update, and so the run was not stopped."
+    for what, text in (("output", "No update was made of it, and so the run was not stopped."), ("buffer", trained)):
+        harm = by_hand.state(5, "norm.running_mean", what=what, phase="forward")
+        (note,) = [one for one in went_on(by_hand, harm, by_hand.finished(9)).findings if one.slug == "went_on"]
+        assert note.text == text
+    state = by_hand.state(5, what="optimizer_state")
+    assert "went_on" not in slugs(went_on(by_hand, by_hand.loss(5), state))
+
+
+def test_the_steps_of_an_optimizer_that_is_behind_another_are_its_own(by_hand):
+    """A student is trained behind its teacher, whose updates the step counts."""
+    harm = replace(by_hand.loss(60), own_step=24, optimizer="Adam", names={"optimizer": "sopt"})
+    report = went_on(by_hand, harm, Finished(60, bad_losses=(35, 24, 59, 1)))
+    told = {one.slug: one.text for one in report.findings}
+    assert told["went_on"] == "No gradient or weight was seen bad at an update, and so the run was not stopped."
+    assert told["nonfinite_again"] == (
+        "The loss of rank 0 was bad in 35 of the steps 24 to 59 of sopt: the first of them is told."
+    )
+
+
+def test_bad_losses_of_optimizers_that_stand_apart_are_counted_without_their_steps(by_hand):
+    report = went_on(by_hand, by_hand.loss(60), Finished(80, bad_losses=(35, 60, 61)))
+    (text,) = [one.text for one in report.findings if one.slug == "nonfinite_again"]
+    assert text == "The loss of rank 0 was bad 35 times from step 60 on: the first of them is told."
 
 
 def test_a_bad_loss_that_is_multiplied_by_0_is_told_to_be_bad_still(by_hand):

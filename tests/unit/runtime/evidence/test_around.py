@@ -301,6 +301,17 @@ def test_what_the_file_does_not_write_has_no_lines(run, text):
     assert lines(run(text)) == {}
 
 
+def test_a_line_that_puts_nothing_there_yet_is_none_of_those(run):
+    text = (
+        "class M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.refine = None\n"
+        "        self.head, self.tail = None, None\n    def grow(self):\n        self.refine: object = torch.ones(1)\n"
+        "        self.head = self.tail = torch.ones(1)\n"
+        "    def forward(self):\n        return probe(self.refine / (self.head + self.tail))\n"
+        "m = M()\nm.grow()\nfound = m()\n"
+    )
+    assert lines(run(text)) == {"self.refine": (7,), "self.head": (8,), "self.tail": (8,)}
+
+
 def test_where_an_attribute_is_written_that_the_expression_names_by_another_name(run):
     found = run(
         "class A:\n    def __init__(self):\n        self.rate = 1\n    def f(self):\n        a, b = 2, self.rate\n"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nandiag.events import ProbeDark
+from nandiag.events import History, ProbeDark
 
 
 @pytest.mark.parametrize("level", ["step", "op"])
@@ -105,3 +105,41 @@ def test_an_error_within_a_derivative_shows_no_frame_of_ours(work, raises):
     plain = frames()
     work()
     assert frames() == plain
+
+
+@pytest.mark.parametrize("transform", ["jacobian", "hessian", "vjp", "jvp"])
+def test_derivatives_by_autograd_functional_are_no_steps_and_no_losses(work, transform):
+    worker = work()
+    start = torch.tensor([0.5, 0.1, 0.0])
+
+    def residuals(weights):
+        made = weights[0] * torch.exp(weights[1] * torch.arange(4.0)) + weights[2]
+        return made.square().sum() if transform == "hessian" else made
+
+    def ask():
+        take = getattr(torch.autograd.functional, transform)
+        if transform in {"vjp", "jvp"}:
+            return take(residuals, start, torch.ones(4 if transform == "vjp" else 3))
+        return take(residuals, start)
+
+    for _ in range(3):
+        ask()
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (weight - start).square().sum().backward()
+        optimizer.step()
+    ended = worker.sentinel.finish()
+    told = worker.events(History)[-1]
+    assert (ended.steps, told.step) == (2, (0, 1))
+
+
+def test_a_gradient_taken_by_hand_beside_them_is_a_step_yet(work):
+    worker = work()
+    weight = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad((weight * 2).sum(), weight)
+        with torch.no_grad():
+            weight -= 0.1 * gradient
+    assert worker.sentinel.finish().steps == 2

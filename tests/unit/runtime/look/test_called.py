@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.look import called as room
-from nandiag.runtime.look.called import called
+from nandiag.runtime.look.called import called, holder
 
 
 class Trainer:
@@ -51,3 +51,11 @@ def test_nothing_is_made_up(monkeypatch):
     monkeypatch.setattr(room, "kind_of", lambda _file: "library")
     opt = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     assert called(opt) == {}
+
+
+def test_the_smallest_module_that_holds_a_buffer():
+    loss = nn.CrossEntropyLoss(weight=torch.ones(3))
+    both = nn.ModuleList([loss, nn.Linear(2, 3)])
+    assert holder(loss.weight) == "loss"
+    assert holder(both[1].weight) == "both"
+    assert holder(torch.ones(3)) is None

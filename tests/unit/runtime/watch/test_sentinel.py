@@ -314,6 +314,22 @@ def test_several_optimizers_are_told_by_what_the_script_calls_them_and_their_mod
     assert told.optimizer[:2] == (0, 1)
 
 
+@pytest.mark.parametrize(("bad", "counted"), [({3, 4, 7}, (3, 3, 7, 1)), (set(range(9)), (9, 0, 8, 1))])
+def test_bad_losses_of_an_optimizer_behind_another_are_counted_by_its_own_steps(work, bad, counted):
+    worker = work(on_anomaly="continue")
+    teacher, student = nn.Linear(2, 1), nn.Linear(2, 1)
+    first, second = torch.optim.SGD(teacher.parameters(), lr=0.01), torch.optim.SGD(student.parameters(), lr=0.01)
+    for _ in range(12):
+        teacher(torch.ones(1, 2)).sum().backward()
+        first.step()
+        first.zero_grad()
+    for step in range(9):
+        (student(torch.ones(1, 2)).sum() + (math.nan if step in bad else 0.0)).backward()
+        second.step()
+        second.zero_grad()
+    assert worker.sentinel.finish().bad_losses == counted
+
+
 @pytest.mark.parametrize(("bad", "counted"), [({3, 4, 5, 9}, (4, 3, 9)), ({7}, (1, 7, 7)), (set(), ())])
 def test_steps_of_bad_losses_are_counted_though_the_first_alone_is_told(work, bad, counted):
     worker = work(on_anomaly="continue")

@@ -30,7 +30,8 @@ from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
 from nandiag.runtime.watch.told.answers.kept import kept_bad
-from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
+from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_passed_over
+from nandiag.runtime.watch.told.answers.trained import Trained
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -45,12 +46,21 @@ class LeftOut:
     def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel, self.asked = sentinel, asked
         self._looks, self._passed_in = 0, -1
+        self._trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
+
+    @property
+    def due(self) -> bool:
+        """Whether the next backward call is to be told of."""
+        return bool(self.asked.known) or self._trained.learns
 
     @guarded("questions")
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         """A loss is used: bad ones that the script had asked of are not, unless one was made with what they were."""
+        self._trained.learn(roots)
         sentinel, known = self._sentinel, self.asked.known
+        if not known:
+            return
         self.asked.known = []
         with quiet():
             if any(map(is_bad, roots)):
@@ -85,17 +95,32 @@ class LeftOut:
             tape.made(made[0], [value])
 
     def _unused(self, known: Sequence[Question], roots: Sequence[Tensor]) -> Iterable[Question]:
-        """Yield the questions of norms, and of losses that share nothing with one that was used, nor with another."""
+        """Yield the questions of norms, and of losses that share nothing with one that was used, nor with another.
+
+        Not of what may be a metric: the script makes a step of another loss, and of none that its line made.
+        """
         tape = self._sentinel.capture.tape
         makers = _begun_from(tape)
         makers += [made[0] for one in roots if (made := tape.maker(one)) is not None]
-        used = _lineage(makers)
+        used, lines = _lineage(makers), list(ancestors(makers))
         for one in known:
             made = tape.maker(one.tensor)
             own = set() if made is None else _lineage([made[0]])
-            if one.norm or not (own & used or (made is not None and _is_of_earlier(made[0], tape.step))):
+            taken = made is not None and (own & used or _is_of_earlier(made[0], tape.step))
+            if one.norm or not (taken or (made is not None and not self._is_rejected(one, made[0], lines))):
                 yield one
             used |= own
+
+    def _is_rejected(self, question: Question, maker: Entry, used: Iterable[Entry] = ()) -> bool:
+        return self._trained.may_be_loss(maker, used) or is_decided(question)
+
+    def are_metrics(self) -> bool:
+        """Whether what the script has read since its last update decides nothing, nor is of a line that trains."""
+        clock, tape = self._sentinel.clock, self._sentinel.capture.tape
+        here = [one for one in self.asked.known if one.step == clock.step and not one.norm]
+        made = [(one, tape.maker(one.tensor)) for one in here]
+        rejected = any(maker is None or self._is_rejected(one, maker[0]) for one, maker in made)
+        return bool(here) and clock.updated_in >= 0 and not rejected
 
     def judge(self, optimizer: Optimizer, sight: Sight) -> Sight:
         """Tell the bad losses among those that were dropped; returns ``sight`` with what turned out to be used."""

@@ -14,6 +14,7 @@ from nandiag.runtime.watch.told.answers.asked import Question
 
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 _STEPS = frozenset({"backward", "step"})
+_LEAVES = (ast.Break, ast.Raise, ast.Continue, ast.Return)
 
 
 @guarded("questions")
@@ -24,6 +25,20 @@ def is_passed_over(question: Question) -> bool:
     """
     answers = (_answer(frame.file, frame.line) for frame in question.spot(0).frames if frame.kind == USER)
     return next((one for one in answers if one is not None), False)
+
+
+@guarded("questions")
+def is_decided(question: Question) -> bool:
+    """Whether a condition that the question was asked for leads out of a loop, a function or the script, or on."""
+    frames = (frame for frame in question.spot(0).frames if frame.kind == USER)
+    return any(_decides(frame.file, frame.line) for frame in frames)
+
+
+@functools.lru_cache(maxsize=256)
+def _decides(file: str, line: int) -> bool:
+    condition = _condition(file, line)
+    inner = [] if condition is None else _inner(condition)
+    return any(isinstance(one, _LEAVES) for one in inner) or bool(_called(inner) & (_ENDS | _STEPS))
 
 
 @functools.lru_cache(maxsize=256)
@@ -65,11 +80,19 @@ def _goes_on(condition: ast.If) -> bool | None:
 
     None where that is for the caller to decide, which gets an answer back.
     """
-    inner = [node for part in (*condition.body, *condition.orelse) for node in ast.walk(part)]
-    called = {_name_of(one.func) for one in inner if isinstance(one, ast.Call)}
+    inner = _inner(condition)
+    called = _called(inner)
     if called & _ENDS or any(isinstance(one, ast.Break | ast.Raise) for one in inner):
         return False
     return True if called & _STEPS or any(isinstance(one, ast.Continue) for one in inner) else None
+
+
+def _inner(condition: ast.If) -> list[ast.AST]:
+    return [node for part in (*condition.body, *condition.orelse) for node in ast.walk(part)]
+
+
+def _called(nodes: list[ast.AST]) -> set[str]:
+    return {_name_of(one.func) for one in nodes if isinstance(one, ast.Call)}
 
 
 def _name_of(function: ast.expr) -> str:

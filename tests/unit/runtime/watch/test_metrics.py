@@ -1,0 +1,95 @@
+"""A number that goes through the model and is only read is a metric: no loss that the script rejects (worker)."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nandiag.events import Skipped
+from tests.unit.runtime.watch.test_left_out import Loop
+
+
+class Padded:
+    """Trains on targets with missing values by a masked loss, and reads a naive one beside it."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self.best, self.said = math.inf, []
+
+    def batch(self):
+        target = torch.rand(5, 3)
+        target[1, 0] = math.nan
+        return torch.rand(5, 4), target
+
+    def update(self, x, target):
+        known = ~torch.isnan(target)
+        out = self.net(x)
+        loss = ((out - torch.where(known, target, out.detach())) ** 2).sum() / known.sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def reads_it_behind(self, x, target):
+        self.update(x, target)
+        self.said.append(((self.net(x) - target) ** 2).mean().item())
+
+    def reads_it_before(self, x, target):
+        self.said.append(((self.net(x) - target) ** 2).mean().item())
+        self.update(x, target)
+
+    def keeps_the_best(self, x, target):
+        self.update(x, target)
+        naive = ((self.net(x) - target) ** 2).mean().item()
+        if naive < self.best:
+            self.best = naive
+            self.said.append(naive)
+
+    def prints_that_it_is_bad(self, x, target):
+        self.update(x, target)
+        naive = ((self.net(x) - target) ** 2).mean()
+        if torch.isnan(naive):
+            self.said.append("no number")
+
+
+WAYS = [Padded.reads_it_behind, Padded.reads_it_before, Padded.keeps_the_best, Padded.prints_that_it_is_bad]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_metric_that_is_read_is_told_neither_in_the_loop_nor_at_its_end(work, way):
+    worker, loop = work(), Padded()
+    for _ in range(4):
+        way(loop, *loop.batch())
+    worker.sentinel.last.at_exit()
+    worker.sentinel.finish()
+    assert (worker.events(Skipped), worker.harms, worker.looked) == ([], [], [])
+
+
+def test_a_loss_that_ends_a_loop_is_told_though_another_line_trained_before(work):
+    worker, loop = work(), Padded()
+
+    def second_phase():
+        for _ in range(3):
+            x, target = loop.batch()
+            loss = ((loop.net(x) - target) ** 2).mean()
+            if not math.isfinite(loss.item()):
+                break
+            loss.backward()
+
+    for _ in range(3):
+        loop.update(*loop.batch())
+    second_phase()
+    worker.sentinel.last.at_exit()
+    assert [one.what for one in worker.harms] == ["loss"]
+
+
+def test_a_loss_that_its_line_was_trained_by_ends_the_script_without_a_condition_in_sight(work):
+    worker, loop = work(), Loop(spoilt=(3,))
+    for step in range(4):
+        loss = loop.loss(step)
+        for _ in [None] * math.isfinite(loss.item()):
+            loop.update(loss)
+    worker.sentinel.last.at_exit()
+    assert [one.what for one in worker.harms] == ["loss"]
