@@ -100,8 +100,8 @@ def explain(facts: Facts) -> Cause | None:
     asks = not watched and place is not _GRAPH and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
     live = (LIVE,) if asks else ()
     if facts.basis == "exchange" and facts.silent:
-        told = Suggestion(_ALIKE, _SHARED), Suggestion(f"Or l{place[1:]}"), *live
-        return Cause("unknown", _used(facts), told, strength=0)
+        alike = Suggestion(_ALIKE, _SHARED), Suggestion(f"Or l{place[1:]}"), *live
+        return Cause("unknown", _used(facts), alike, strength=0)
     return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
 
 
