@@ -140,7 +140,7 @@ class Tracer(TorchDispatchMode):
         if time.perf_counter() > self.until:
             raise Refused(self.too_long)
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
-            self._apart = func
+            self._apart, _ = func, self._where(str(func))  # the node that autograd has made of it by now is its own
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
