@@ -135,9 +135,11 @@ def _loss_of(claim: Claim, timeline: Timeline) -> str:
 
 def _held_too(timeline: Timeline, claim: Claim) -> Iterable[str]:
     looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    ranks = {one.rank for one in looks if is_held_too(one, looks)} - set(claim.ranks)
-    if claim.basis == "look" and ranks:
-        yield f"{words.ranks(ranks).capitalize()} held it too when the first step began; where from was not seen there."
+    held = [one for one in looks if is_held_too(one, looks) and one.rank not in claim.ranks]
+    ranks = {one.rank for one in held}
+    if claim.basis == "look" and (unknown := {one.rank for one in held if not _was_given(one, claim, timeline)}):
+        who = words.ranks(unknown).capitalize()
+        yield f"{who} held it too when the first step began; where from was not seen there."
     if claim.basis == "look" and (sent := {one.rank for one in looks if is_sent_too(one, looks)} - ranks):
         who, whence = words.ranks(sent - set(claim.ranks)).capitalize(), words.ranks(claim.ranks)
         yield f"{who} began the step with bad weights too: that they came from {whence} is inferred."

@@ -30,9 +30,9 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.powers import Powers
 from nandiag.runtime.kernels.unmoded import unmoded
-from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
+from nandiag.runtime.kernels.written import is_lift, is_view, targets_of, unsaid
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.kept import Kept, as_before, copies
 from nandiag.runtime.memory.known.sound import Sound
 from nandiag.runtime.memory.known.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
 from nandiag.runtime.memory.lost.shadows import Held, Shadows
@@ -161,8 +161,8 @@ class Tracer(TorchDispatchMode):
         self._sound.doubt(keys if writes else ())
         stats = [self._stat(one) if not is_lift(func) and not any(one is out for out in outs) else None
                  for one in given]  # fmt: skip
-        words = copies(args, kwargs) if mutable else (args, kwargs)
-        self.kept.written(keys if mutable else ())
+        words = as_before(func, args, kwargs)
+        self.kept.written(keys if mutable else map(key_of, unsaid(func, args)))
         self._put_aside(func, args, kwargs)
         self.given = given
         held = list(zip(keys, given, strict=True))
