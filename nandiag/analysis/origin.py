@@ -41,7 +41,7 @@ class Claim:
     ``received`` are ranks whose own run of the step was finite. ``world`` counts the ranks of the step; ``exchanged``
     are the largest local gradients, by rank, where the exchange of gradients is the origin. ``later`` is what was seen
     live when harm came again, where the step itself could not be explained. ``alike`` are the looks of all its ranks,
-    where they found the same place.
+    where they found the same place. ``unseen`` are the ranks that did not look where an exchange is the origin.
     """
 
     basis: str
@@ -59,6 +59,7 @@ class Claim:
     exchanged: dict[int, float] = field(default_factory=dict)
     later: Seen[Looked] | None = None
     alike: tuple[Seen[Looked], ...] = ()
+    unseen: tuple[int, ...] = ()
 
     @property
     def shown(self) -> Looked | None:
@@ -340,7 +341,8 @@ def _by_exchange(scene: Scene) -> Claim | None:
     claim = _claim(scene, "exchange", ranks, next((one for one in harms if one.rank in ranks), harms[0]))
     look = claim.look or looks[0]
     received = tuple(sorted(scene.present - ranks))
-    return replace(claim, confidence="inferred", look=look, received=received, exchanged=sizes)
+    unseen = tuple(sorted((scene.present | scene.absent) - scene.received - {one.rank for one in looks}))
+    return replace(claim, confidence="inferred", look=look, received=received, exchanged=sizes, unseen=unseen)
 
 
 def _number(look: Looked, name: str) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from nandiag.analysis.ranks import crashed_late, last_logs, world_of
 from nandiag.analysis.report import RankState, Run
-from nandiag.events import Activations, Armed, Attached, History, Looked, Note, ProbeDark, words
+from nandiag.events import Activations, Armed, Attached, Finished, Harm, History, Looked, Note, ProbeDark, words
 from nandiag.store.reader import RankLog, RunRecord
 
 MAX_HISTORY_RANKS = 8
@@ -143,11 +143,18 @@ def _own_notes(log: RankLog) -> Iterable[str]:
         elif isinstance(event, Looked) and event.outcome in {"failed", "refused"} and event.step not in found:
             why = event.reason or "no reason was given"
             done = _REFUSED if event.method != "watch" else "was watched, but its origin was not seen"
-            yield f"step {event.step} {done}: {why}"
+            yield f"step {_step_of(event, log)} {done}: {why}"
     if log.attached is not None and not armed and broken:
         yield "nothing was watched there."
     elif log.attached is not None and not armed and not log.notes:  # what the file lost may have said otherwise
         yield "torch was never imported there, so nothing was watched."
+
+
+def _step_of(look: Looked, log: RankLog) -> int:
+    """Return the step of a look: one that is had as the script ends is of the last step that was made."""
+    over = any(isinstance(one.event, Finished) and one.event.steps == look.step > 0 for one in log.records)
+    harmed = any(isinstance(one.event, Harm) and one.event.step == look.step for one in log.records)
+    return look.step - 1 if look.method == "watch" and over and not harmed else look.step
 
 
 def _elsewhere(record: RunRecord, states: dict[int, RankState]) -> set[int]:

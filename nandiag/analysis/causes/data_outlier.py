@@ -101,7 +101,7 @@ def _by_course(facts: Facts) -> Cause | None:
     step = facts.origin.step
     if not found or not _broke_at_once(facts, found):
         return None
-    calm = _calm(found[0])
+    calm = _calm(found[0], step)
     if not _was_as_before(facts, step):
         return _of(f"{calm}: that speaks for the batch of step {step}.", step)
     return None if facts.is_by_the_model else _of_targets(facts, f"{calm}.", step)
@@ -218,10 +218,11 @@ def _jumped(course: Course) -> str:
     )
 
 
-def _calm(course: Course) -> str:
-    norms = [row.norm for row in course.rows if row.norm is not None]
+def _calm(course: Course, step: int) -> str:
+    rows = [row for row in course.rows if row.step < step]  # its own loss may have been finite, as all before
+    norms = [row.norm for row in rows if row.norm is not None]
     most = f", with gradient norms of at most {words.number(max(norms))}" if norms else ""
-    return f"The {len(course.rows)} steps before were calm{most}"
+    return f"The {len(rows)} steps before were calm{most}"
 
 
 def _is_near(warned: Warned, step: int) -> bool:

@@ -264,7 +264,7 @@ def _may_be_exponential(facts: Facts) -> bool:
 def _elsewhere(facts: Facts, divisor: TensorFact, *, in_root: bool) -> tuple[Suggestion, ...]:
     """Return what is to be done where no number in the divisor's place mends it: at another line, or before this."""
     callee = quotients.called_alone(facts.origin) if facts.origin.phase != "optimizer" else None
-    own = own_eps.mended(facts, divisor) if callee is not None else ()
+    own = own_eps.mended(facts, divisor) or own_eps.of_hook(facts) if callee is not None else ()
     if own:
         return own
     made = roots.forward(facts) or roots.of_length(facts) or densities.of_scale(facts) if callee is not None else None

@@ -45,7 +45,8 @@ _ENGINE_CALLS = ("backward(", "autograd.grad(")
 class Facts:
     """All that is known about one origin. ``basis``: look, state, loss, exchange, gradient or scale.
 
-    ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange.
+    ``exchanged`` are the largest local gradients of ranks, by rank, where the origin is their exchange; ``silent`` are
+    the ranks that did not look there, and of which no harm was seen in that step.
     ``strikes`` are the steps in which the origin's device made what did not show when it was run again.
     ``warned`` are the early warnings of the origin's ranks up to its step, ``warned_by`` the ranks that gave them, one
     each, where the origin has several.
@@ -66,6 +67,7 @@ class Facts:
     known: bool = True
     world: int = 1
     exchanged: dict[int, float] = field(default_factory=dict)
+    silent: tuple[int, ...] = ()
     warned: tuple[Warned, ...] = ()
     warned_by: tuple[int, ...] = ()
     strikes: tuple[int, ...] = ()

@@ -6,8 +6,9 @@ from nandiag.analysis.causes.facts import Cause, Facts
 from nandiag.analysis.report import Suggestion
 
 _LEAVE_AWAY = (
-    "The NaN check of anomaly mode does not show what went into the node. Leave detect_anomaly away: nandiag then runs "
-    "the step again itself, and names the op's inputs and the cause."
+    "Leave detect_anomaly away: without it nandiag can tell whether this NaN does harm. The check ends a step by any "
+    "NaN in its backward, also by one that goes no further (a relu or a mask leaves it out), and does not show what "
+    "went into the node."
 )
 _NO_HARM = (
     "Leave detect_anomaly away: the check ends a step by any NaN in its backward, also by one that goes no further. Or "

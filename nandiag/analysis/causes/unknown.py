@@ -82,6 +82,11 @@ _GRAPH = (
     "Run the script without the CUDA graph: call what is captured as it is, at each step. Then the line that makes it "
     "is seen."
 )
+_ALIKE = (
+    "If each rank asks by itself for Inf or NaN, let it ask behind the exchange, or share the answer: all ranks leave "
+    "the update out, or none does."
+)
+_SHARED = "bad = torch.tensor(float(bad), device=gradient.device)\ndist.all_reduce(bad, op=dist.ReduceOp.MAX)"
 LIVE = Suggestion("Or have every op watched as it runs, from the first line on.", "nandiag run --level op")
 
 
@@ -100,6 +105,9 @@ def explain(facts: Facts) -> Cause | None:
     watched = facts.look is not None and facts.look.method == "watch"
     asks = not watched and place is not _GRAPH and (place is _PARTLY or _by_update(facts) or _not_run_again(facts))
     live = (LIVE,) if asks else ()
+    if facts.basis == "exchange" and facts.silent:
+        alike = Suggestion(_ALIKE, _SHARED), Suggestion(f"Or l{place[1:]}"), *live
+        return Cause("unknown", _used(facts), alike, strength=0)
     return Cause("unknown", (*_used(facts), *_bad_numbers(facts)), (Suggestion(place), *live), strength=0)
 
 

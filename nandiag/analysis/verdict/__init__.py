@@ -21,6 +21,7 @@ from nandiag.analysis.verdict.imported import in_names_of_file
 from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
+from nandiag.analysis.verdict.unlooked import silent
 from nandiag.analysis.ways.spread import spread_of
 from nandiag.events import Alike, Compared, History, Looked, TensorFact, Warned, words
 
@@ -88,6 +89,7 @@ def _facts(claim: Claim, origin: Origin, timeline: Timeline, background: Backgro
         known=claim.known,
         world=claim.world,
         exchanged=claim.exchanged,
+        silent=silent(claim, timeline),
         warned=tuple(one.event for one in warned),
         warned_by=tuple(one.rank for one in warned if len(claim.ranks) > 1),
         strikes=_strikes(claim, timeline),

@@ -10,6 +10,7 @@ from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.seen import look_facts
 from nandiag.analysis.verdict.summary import own_of
+from nandiag.analysis.verdict.unlooked import unlooked
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import is_exchanged, way_of
 from nandiag.analysis.ways.spread import given_by, is_by_itself, is_update
@@ -27,6 +28,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _first_place(claim, origin)
     yield from _made_by_fx(origin)
     yield from _exchanged(claim)
+    yield from unlooked(claim, timeline)
     if cause != "received_nonfinite":
         yield from _received(claim, timeline, {one.rank for one in at})
     if claim.basis == "gradient" and not claim.known:
@@ -134,9 +136,11 @@ def _loss_of(claim: Claim, timeline: Timeline) -> str:
 
 def _held_too(timeline: Timeline, claim: Claim) -> Iterable[str]:
     looks = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
-    ranks = {one.rank for one in looks if is_held_too(one, looks)} - set(claim.ranks)
-    if claim.basis == "look" and ranks:
-        yield f"{words.ranks(ranks).capitalize()} held it too when the first step began; where from was not seen there."
+    held = [one for one in looks if is_held_too(one, looks) and one.rank not in claim.ranks]
+    ranks = {one.rank for one in held}
+    if claim.basis == "look" and (unknown := {one.rank for one in held if not _was_given(one, claim, timeline)}):
+        who = words.ranks(unknown).capitalize()
+        yield f"{who} held it too when the first step began; where from was not seen there."
     if claim.basis == "look" and (sent := {one.rank for one in looks if is_sent_too(one, looks)} - ranks):
         who, whence = words.ranks(sent - set(claim.ranks)).capitalize(), words.ranks(claim.ranks)
         yield f"{who} began the step with bad weights too: that they came from {whence} is inferred."
@@ -189,7 +193,11 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     if way is not None:
         yield f"What these ranks put in was finite{upto}; it came out bad of {way}."
         return
-    yield f"Run again without the exchange, the gradients of each rank are finite{upto}."
+    looked = [rank for rank in range(claim.world) if rank not in claim.unseen]
+    if claim.unseen and len(looked) == 1:
+        upto = upto.partition(" on ")[0]
+    whose = words.ranks(looked) if claim.unseen else "each rank"
+    yield f"Run again without the exchange, the gradients of {whose} are finite{upto}."
     shown = claim.look.event.facts.get("hook_again") if claim.look is not None else None
     tried = f"When the exchange was run again, {shown}" if shown else "The exchange itself was not run again"
     yield f"{tried}: that it made them is inferred."

@@ -284,7 +284,9 @@ def _exchange_summary(claim: Claim, kind: str, step: str) -> str:
         )
     if claim.received:
         return f"{kind} gradients {step}: those of {words.ranks(claim.ranks)} were too large for their exchange{by}"
-    return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite before their exchange{by}"
+    looked = set(claim.ranks) - set(claim.unseen)
+    there = "" if not claim.unseen else " there" if looked == set(claim.ranks) else f" on {words.ranks(looked)}"
+    return f"{kind} gradients {step} on {words.ranks(claim.ranks)}, finite{there} before their exchange{by}"
 
 
 def _since(claim: Claim, step: str) -> str:

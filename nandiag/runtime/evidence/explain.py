@@ -17,6 +17,7 @@ from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import LIBRARY, USER, Frame, best, columns, source
 from nandiag.runtime.guard import sparing
 from nandiag.runtime.kernels.unmoded import unmoded
+from nandiag.runtime.kernels.written import unsaid
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.memory.overwritten import drawn_from, outs_of
 from nandiag.runtime.memory.there import all_there
@@ -287,14 +288,14 @@ def _given(op: Op) -> list[Tensor]:
     return [one for one in given if not any(one is out for out in outs)]
 
 
-def outputs_of(op: Op) -> tuple[TensorFact, ...]:
-    """Return facts on what came out of the op."""
+def outputs_of(op: Op, name: Callable[[Tensor], str | None] = lambda _: None) -> tuple[TensorFact, ...]:
+    """Return facts on what came out of the op, else on what it wrote besides, a norm's statistics, by ``name``."""
     few = 1 if words.op(str(op.func)) in _WITH_WORKSPACE else _SHOWN
     if not op.results:
         return op.told[1][:few]
-    return tuple(fact(tensor) for tensor in op.results[:few] if is_bad(tensor)) or tuple(
-        fact(tensor) for tensor in op.results[:1]
-    )
+    bad = [fact(one) for one in op.results[:few] if is_bad(one)]
+    besides = [] if bad or few < _SHOWN else [fact(one, name(one)) for one in op.results[few:] if is_bad(one)][:few]
+    return tuple(bad or besides or map(fact, op.results[:1]))
 
 
 # What they return besides is for their gradient alone, -inf and memory that nobody wrote among it.
@@ -358,7 +359,9 @@ def in_float64(op: Op) -> dict[str, object]:
     try:
         with torch.no_grad():
             named = {key: _wide(word) for key, word in op.words[1].items()}
-            output = tensors_in(unmoded(op.func)(*_wide(op.words[0]), **named)) or outs_of(op.func, named)
+            wider = _wide(op.words[0])
+            output = tensors_in(unmoded(op.func)(*wider, **named)) or outs_of(op.func, named)
+            output += unsaid(op.func, wider)
     except (RuntimeError, NotImplementedError, TypeError):
         return {}
     wide = [fact(tensor) for tensor in output if tensor.is_floating_point()]
@@ -378,7 +381,8 @@ def in_float64(op: Op) -> dict[str, object]:
 
 def _wide(thing: Any) -> Any:
     if isinstance(thing, Tensor):
-        return thing.detach().to(torch.float64) if thing.dtype in _FLOATS else thing.detach()
+        own = thing.dtype in (*_FLOATS, torch.float64)  # what the op writes into stays as it is
+        return thing.detach().to(torch.float64, copy=True) if own else thing.detach()
     if isinstance(thing, torch.dtype):
         return torch.float64 if thing in _FLOATS else thing
     if type(thing) in (tuple, list):

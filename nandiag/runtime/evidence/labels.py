@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, TensorFact
 from nandiag.runtime.look.finite import fact, local
+from nandiag.runtime.memory.kept import copied_from
 from nandiag.runtime.memory.there import key_of, storage_of
 from nandiag.runtime.names import class_name, walk
 from nandiag.runtime.tape.entry import ROOT, Entry
@@ -56,7 +57,7 @@ def storage(tensor: Tensor) -> int | None:
     """Return the identity of the memory that this rank holds of ``tensor``."""
     try:
         data = local(tensor)
-        return None if data is None else storage_of(data)
+        return None if data is None else copied_from(tensor) or storage_of(data)
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -202,7 +202,7 @@ class Evidence:
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),
-            outputs=outputs_of(op), facts={**facts, **(besides or {})},
+            outputs=outputs_of(op, self._name()), facts={**facts, **(besides or {})},
         )  # fmt: skip
 
     def multiplied(self) -> dict[str, object]:

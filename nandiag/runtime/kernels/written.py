@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from nandiag.runtime.tape.packed.nested import tensors_in
+
 
 def targets_of(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: bool) -> list[Tensor]:
     """Return the tensors that an op has written."""
@@ -16,6 +18,12 @@ def targets_of(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable
     if name == "all_gather_copy_in":
         return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
     return written
+
+
+def unsaid(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Return the tensors that an op may write into without its schema saying so: running statistics."""
+    name = func._schema.name
+    return tensors_in(args[3:5]) if "batch_norm" in name and "backward" not in name else []
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.guard import Refused
+from nandiag.runtime.kernels.written import unsaid
 from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -80,8 +81,8 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
         return []  # what FSDP gathers into is its own, and is let go of between two steps
     if schema.name.startswith("c10d::"):
         return tensors_in(args[:1])
-    if "batch_norm" in schema.name and "backward" not in schema.name:
-        return tensors_in(args[3:5])  # the running statistics
+    if statistics := unsaid(func, args):
+        return statistics
     if schema.name in _DROP:
         return drawn_from(func, args, kwargs)
     if not schema.is_mutable:

@@ -32,9 +32,9 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.powers import Powers
 from nandiag.runtime.kernels.unmoded import unmoded
-from nandiag.runtime.kernels.written import is_lift, is_view, targets_of
+from nandiag.runtime.kernels.written import is_lift, is_view, targets_of, unsaid
 from nandiag.runtime.look.finite import fact, local
-from nandiag.runtime.memory.kept import Kept, copies
+from nandiag.runtime.memory.kept import Kept, as_before, copies
 from nandiag.runtime.memory.known import unwritten
 from nandiag.runtime.memory.known.sound import Sound
 from nandiag.runtime.memory.known.unwritten import EMPTY, Unwritten, hands_out, taken_for_values
@@ -81,8 +81,7 @@ class Tracer(TorchDispatchMode):
         self.given: list[Tensor] = []  # what the newest op was given, which may have refused it
         self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
-        self._garbage = Unwritten()
-        self._sound = Sound()
+        self._garbage, self._sound = Unwritten(), Sound()
         self._vanishing, self._shadows = Vanishing(), Shadows()
         self._determinants, self._powers, self.descent = Determinants(), Powers(), Descent()
         self._nodes: Nodes[Spot] = Nodes()
@@ -144,7 +143,7 @@ class Tracer(TorchDispatchMode):
         if time.perf_counter() > self.until:
             raise Refused(self.too_long)
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
-            self._apart = func
+            self._apart, _ = func, self._where(str(func))  # the node that autograd has made of it by now is its own
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
@@ -165,8 +164,8 @@ class Tracer(TorchDispatchMode):
         self._sound.doubt(keys if writes else ())
         stats = [self._stat(one) if not is_lift(func) and not any(one is out for out in outs) else None
                  for one in given]  # fmt: skip
-        words = copies(args, kwargs) if mutable else (args, kwargs)
-        self.kept.written(keys if mutable else ())
+        words = as_before(func, args, kwargs)
+        self.kept.written(keys if mutable else map(key_of, unsaid(func, args)))
         self._put_aside(func, args, kwargs)
         self.given = given
         held = list(zip(keys, given, strict=True))

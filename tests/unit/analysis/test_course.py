@@ -80,6 +80,12 @@ def test_the_story(by_hand, name, past, slug):
     assert (story and story.slug) == slug
 
 
+def test_the_step_that_broke_is_none_of_the_calm_ones_before_it_though_its_loss_was_finite(by_hand):
+    story = story_of(history(CALM), by_hand, step=len(CALM) - 1)
+    assert story.slug == "data_outlier"
+    assert any(f"The {len(CALM) - 1} steps before were calm" in text for text in story.evidence), story.evidence
+
+
 @pytest.mark.parametrize(
     ("what", "most", "dtype", "slug"),
     [

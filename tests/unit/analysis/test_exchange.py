@@ -49,6 +49,26 @@ def test_what_was_exchanged_in_half_precision_is_sure_and_the_scale_of_the_loss_
     assert "Reduce in float32" in verdict.suggestions[1].text
 
 
+def test_of_a_rank_that_was_not_looked_at_no_gradient_is_called_finite(by_hand):
+    """Each rank asks for Inf before the exchange: the one whose gradients are bad leaves its update out."""
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), exchanged(632.0)), by_hand.rank(1))).verdict
+    assert verdict.summary.endswith("gradients at step 5 on rank 0, finite there before their exchange (all_reduce)")
+    assert not any("each rank" in text for text in verdict.evidence)
+    assert "Run again without the exchange, the gradients of rank 0 are finite: up to 632." in verdict.evidence
+    assert any(text.startswith("Rank 1 was not looked at: no update of it") for text in verdict.evidence)
+    assert "behind the exchange" in verdict.suggestions[0].text
+    assert "ReduceOp.MAX" in verdict.suggestions[0].code
+
+
+def test_a_rank_whose_own_look_is_missing_is_told_and_was_no_silent_one(by_hand):
+    ranks = by_hand.rank(0, by_hand.gradient(5), exchanged(632.0)), by_hand.rank(1, by_hand.gradient(5))
+    verdict = analyse(by_hand.run(*ranks)).verdict
+    assert "on ranks 0-1, finite on rank 0 before their exchange" in verdict.summary
+    told = [text for text in verdict.evidence if "was not looked at" in text]
+    assert told == ["Rank 1 was not looked at: it may have put bad values into the exchange itself."]
+    assert not any("ReduceOp.MAX" in (one.code or "") for one in verdict.suggestions)
+
+
 def test_one_rank_alone_is_the_culprit(verdict_of):
     verdict = verdict_of(exchanged(120.0, collective="fp16_compress_hook", by="comm_hook"),
                          exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook"))  # fmt: skip

@@ -81,6 +81,13 @@ def test_a_watch_that_saw_no_origin_is_a_note(by_hand):
     assert not any("run again" in note for note in report.notes)
 
 
+def test_what_was_watched_to_the_end_of_the_run_is_the_last_of_its_steps(by_hand):
+    missed = Looked("failed", "watch", 8, reason="none of the ops wrote it")
+    report = analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), missed, Finished(8), world=1), world=1))
+    (told,) = (note for note in report.notes if "was watched" in note)
+    assert "step 7 was watched" in told
+
+
 def test_the_newest_maxima_are_in_the_report(by_hand):
     maxima = [Activations((step,), ("fc",), ("float32",), ((1.0,),)) for step in (1, 2)]
     report = analyse(by_hand.run(by_hand.rank(0, *maxima, world=1), world=1))

@@ -37,6 +37,14 @@ def test_it_was_observed_and_not_reproduced_and_nothing_was_born(by_hand):
     assert any("Leave detect_anomaly away" in one.text for one in verdict.suggestions)
 
 
+def test_a_step_that_was_not_run_again_is_promised_no_cause(by_hand):
+    """A relu's backward may throw that NaN away: without the check nothing goes bad then, and nothing is named."""
+    (told,) = (one.text for one in of_two(by_hand).verdict.suggestions if "detect_anomaly" in one.text)
+    assert "names the op" not in told
+    assert "whether this NaN does harm" in told
+    assert "goes no further" in told
+
+
 def test_a_loss_that_was_bad_already_points_to_the_forward(by_hand):
     told = [text for text in of_two(by_hand, by_hand.loss(3)).verdict.evidence if "before that backward" in text]
     assert len(told) == 1

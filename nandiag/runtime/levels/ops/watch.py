@@ -28,7 +28,7 @@ from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
-from nandiag.runtime.levels.ops.watched import ByItself, Watched, all_finite, is_subclass, kept_by, on_cpu, traits
+from nandiag.runtime.levels.ops.watched import ByItself, Watched, all_finite, foreign, kept_by, on_cpu, traits
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.known.unwritten import hands_out, keeps_parts
 from nandiag.runtime.memory.there import key_of
@@ -46,8 +46,6 @@ _MOST_KEPT = 256
 _MOST_NODES = 1 << 17
 _MANY, _FRAMES = 4, 8
 _PROBE = "ops"
-_SHADOWS = "torch._subclasses"
-_SHADOW, _SUBCLASS = "shadow", "subclass"
 _NOTHING: dict[int, Look | None] = {}
 
 Inside = tuple[weakref.ref[nn.Module] | None, str]  # a node is known for longer than its model may be there
@@ -114,10 +112,10 @@ class OpWatch(Tracer):
         kwargs, run = kwargs or {}, unmoded(func)
         if self._still or RECORDER.is_dark(_PROBE):
             return run(*args, **kwargs)
-        foreign = self._foreign(types) if types else None
-        if foreign == _SHADOW:
+        whose = self._foreign(func, types) if types else None
+        if whose == "shadow":
             return func(*args, **kwargs)  # torch works out shapes: there are no values to look at
-        if foreign:
+        if whose:
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
@@ -136,12 +134,12 @@ class OpWatch(Tracer):
         return output
 
     @guarded(_PROBE)
-    def _foreign(self, types: Any) -> str | None:
+    def _foreign(self, func: Any, types: Any) -> str | None:
         """Tell whether an op is a subclass's or is about no values; None for one of plain tensors."""
-        kinds = [kind for kind in types if is_subclass(kind)]
-        if any(kind.__module__.startswith(_SHADOWS) for kind in kinds):
-            return _SHADOW
-        return _SUBCLASS if kinds else None
+        found = foreign(types)
+        if found == "subclass":
+            self._note_node(func)  # it is this op's, whatever the subclass runs first
+        return found
 
     @guarded(_PROBE)
     def _begins(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Look | None] | None:

@@ -217,3 +217,11 @@ def on_cpu(tensor: Tensor) -> bool:
 def is_subclass(kind: Any) -> bool:
     """Whether a class of tensors takes its ops apart by itself."""
     return kind not in (Tensor, torch.nn.Parameter) and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def foreign(types: Any) -> str | None:
+    """Return whether an op is a "subclass"'s or a "shadow"'s, which has no values; None for one of plain tensors."""
+    kinds = [kind for kind in types if is_subclass(kind)]
+    if any(kind.__module__.startswith("torch._subclasses") for kind in kinds):
+        return "shadow"
+    return "subclass" if kinds else None

@@ -256,3 +256,38 @@ def test_no_count_of_0_is_told_where_it_is_known_to_be_another(at, by_hand):
     told = halved(at, by_hand, "bfloat16", "0.999", "t", [("t", "1")])
     assert told.startswith("1 - 0.999 ** t is 0 in bfloat16, which rounds 0.999 ** t to 1: keep 0.999, the average")
     assert "averaged yet" not in told
+
+
+def in_hook(at, by_hand, hook, state=None):
+    given = by_hand.fact(shape=(1, 40, 1), zeros=40), by_hand.fact(shape=(1, 1, 1), zeros=1)
+    text = f"model.register_comm_hook(state, hooks.{hook})"
+    facts = at("div_", given, (by_hand.fact(shape=(1, 40, 1), nan=40),), text=text, column=(0, len(text)),
+               phase="collective", extra={"comm_hook": hook})  # fmt: skip
+    around = Around((Meaning("state", state, "train.py", 6),) if state else ())
+    look = replace(facts.look, site=Site(around=around))
+    return replace(facts, look=look, harm=by_hand.gradient(5, "aux.weight"))
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("P.PowerSGDState(None, 2)", "state = P.PowerSGDState(None, 2, orthogonalization_epsilon=1e-08)"),
+        ("PowerSGDState(None, orthogonalization_epsilon=0)",
+         "state = PowerSGDState(None, orthogonalization_epsilon=1e-08)"),
+        (None, "PowerSGDState(process_group, orthogonalization_epsilon=1e-8)"),
+    ],
+)  # fmt: skip
+def test_power_sgd_divides_by_the_length_of_a_gradient_that_is_zero(at, by_hand, state, code):
+    _, cause = explain(in_hook(at, by_hand, "powerSGD_hook", state))
+    (told,) = cause.suggestions
+    assert (cause.slug, told.code) == ("division_by_zero", code)
+    assert "aux.weight" in told.text
+
+
+@pytest.mark.parametrize("hook", ["batched_powerSGD_hook", "quantization_hook"])
+def test_a_hook_of_torch_s_is_no_scale_that_is_trained(at, by_hand, hook):
+    _, cause = explain(in_hook(at, by_hand, hook))
+    told = " ".join(f"{one.text} {one.code}" for one in cause.suggestions)
+    assert hook in told
+    assert "softplus" not in told
+    assert ("orthogonalization_epsilon" in told) is (hook == "batched_powerSGD_hook")

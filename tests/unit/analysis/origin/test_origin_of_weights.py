@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Site
+from nandiag.events import Sent, Site
 from tests.unit.analysis.origin.told import origin
 
 
@@ -113,6 +113,22 @@ def test_a_weight_that_ranks_began_with_is_of_the_rank_that_saw_its_birth(by_han
     assert (list(verdict.origin.ranks), verdict.cause) == ([1], "checkpoint_corruption")
     assert any("Rank 0 held it too" in text for text in verdict.evidence)
     assert not any("by itself" in text for text in verdict.evidence)
+
+
+def test_a_rank_that_was_given_the_weight_is_told_by_the_way_it_came_alone(by_hand):
+    bad = by_hand.fact("bn.running_var", nan=1)
+    told = {"weight": "bn.running_var", "birth": "file", "file": "old.pt"}
+    born = by_hand.found(
+        0, method="record", phase="checkpoint", source="outside", inputs=(), outputs=(bad,), facts=told
+    )
+    used = by_hand.found(0, phase="init", source="buffer", inputs=(bad,), outputs=(), facts={})
+    buffer = by_hand.state(0, "bn.running_var", what="buffer", phase="forward", since=-1)
+    call = Site(file="train.py", line=27, source="dist.broadcast(t, src=0)", op="c10d::broadcast_.default")
+    sent = Sent("broadcast", (0, 1), 5, "0#0", replace(born, phase="data"), call)
+    verdict = analyse(by_hand.run(by_hand.rank(0, sent, buffer, born), by_hand.rank(1, buffer, used))).verdict
+    assert verdict.cause == "checkpoint_corruption"
+    assert any(one.ranks == (1,) and "broadcast in line 27" in (one.via or "") for one in verdict.spread)
+    assert not any("held it too" in text for text in verdict.evidence)
 
 
 def test_optimizer_state_is_told_by_its_own_name(by_hand):

@@ -64,6 +64,33 @@ def test_the_gradient_of_a_gradient_has_the_line_whose_gradient_that_is(kind, in
     assert spot.frames[0].line == forward.__code__.co_firstlineno + 2
 
 
+class Partial(torch.Tensor):
+    """A tensor whose root takes other ops first, as a DTensor does that has to add up what ranks hold."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        given = [one.inner if isinstance(one, Partial) else one for one in args]
+        if func is torch.ops.aten.sqrt.default:
+            given = [given[0] + torch.zeros_like(given[0])]
+        return Partial(func(*given, **(kwargs or {})))
+
+
+@pytest.mark.parametrize("kind", [lambda: Tracer({}, joint=False), OpWatch])
+def test_the_node_of_a_subclass_is_its_own_op_s_and_not_that_of_the_first_op_which_it_takes(kind, recording):
+    recording()
+    mode, x = kind(), Partial(torch.zeros(3)).requires_grad_()
+    with mode:
+        root = x.sqrt()
+    nodes = mode._places if isinstance(mode, OpWatch) else mode._nodes
+    assert nodes.maker(root.grad_fn).op == "aten.sqrt.default"
+
+
 def made_by(nodes, op):
     """Return a function that makes a node in its thread, and notes ``op`` for it."""
 

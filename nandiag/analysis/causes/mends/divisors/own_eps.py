@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, quotients, widening
+from nandiag.analysis.causes.mends.script import fitting, parsing, quotients, widening
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
@@ -61,6 +61,39 @@ def mended(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         return ()
     wide = widening.operands(facts.origin)
     return (Suggestion(_ROUNDED, wide or f"torch.nn.functional.{name}(x.float(), ...)"),)
+
+
+def of_hook(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say how a communication hook of torch's, which the line registers, divides by zero no more; nothing elsewhere."""
+    hook, found = facts.extra.get("comm_hook"), fitting.parsed(facts.origin)
+    call = found[1] if found is not None and isinstance(found[1], ast.Call) else None
+    if not isinstance(hook, str) or call is None or not ast.unparse(call.func).endswith("register_comm_hook"):
+        return ()
+    bad = [fact.name for fact in facts.harm.tensors if fact.name and fact.bad] if facts.harm is not None else []
+    of = f", as that of {words.few(bad, most=2)} may be" if bad else ""
+    zero = f"a gradient that is 0 throughout{of}"
+    if "powersgd" not in hook.lower():
+        return (Suggestion(f"{hook} divides by a size of what it exchanges: look at {zero}."),)
+    text = f"{hook} divides by a length, which is 0 for {zero}: give its state an epsilon."
+    if "batched" in hook:  # which leaves the epsilon of its state unused
+        text = f"{hook} divides by a length, which is 0 for {zero}. Take powerSGD_hook, and give its state an epsilon."
+    return (Suggestion(text, _with_epsilon(facts, call)),)
+
+
+def _with_epsilon(facts: Facts, call: ast.Call) -> str:
+    """Return the line that makes the state of PowerSGD, with an epsilon."""
+    given = call.args[0] if call.args else None
+    known = facts.meaning(given.id) if isinstance(given, ast.Name) else None
+    made = given if known is None else parsing.expression(known.text)
+    if not isinstance(made, ast.Call) or not ast.unparse(made.func).endswith("PowerSGDState"):
+        return f"PowerSGDState(process_group, {_EPSILON}=1e-8)"
+    kept = [word for word in made.keywords if word.arg != _EPSILON]
+    own = ast.Call(made.func, made.args, [*kept, ast.keyword(_EPSILON, ast.Constant(1e-8))])
+    code = ast.unparse(own)
+    return f"{known.name} = {code}" if known is not None else code
+
+
+_EPSILON = "orthogonalization_epsilon"
 
 
 def by_zero(facts: Facts) -> Cause | None:
