@@ -14,6 +14,7 @@ from nandiag.runtime.frames import Frame
 from nandiag.runtime.look.finite import extent, is_bad, local, norm_of
 from nandiag.runtime.memory.lost.shadows import Lost
 from nandiag.runtime.memory.lost.vanished import Vanished
+from nandiag.runtime.memory.overwritten import outs_of
 from nandiag.runtime.replay.exchanges.carrier import Carrier
 from nandiag.runtime.tape.packed.nested import tensors_in
 
@@ -211,3 +212,11 @@ def _lays_itself(op: Op, args: Any) -> bool:
         return False
     low, high = extent(tensor.detach())
     return bool(low == high == 1)
+
+
+def given_of(op: Op) -> list[Tensor]:
+    """Return the tensors that an op was given to read, where they are kept: not those that it writes into."""
+    if op.words is None:
+        return []
+    given, outs = tensors_in((op.words[0], list(op.words[1].values()))), outs_of(op.func, op.words[1])
+    return [one for one in given if not any(one is out for out in outs)]

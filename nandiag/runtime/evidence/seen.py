@@ -22,22 +22,20 @@ from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetc
 from nandiag.runtime.evidence.data.samples.rows import samples_of
 from nandiag.runtime.evidence.data.taken import taken_in
 from nandiag.runtime.evidence.explain import (
-    few_weights,
     in_float64,
     inputs_of,
     lost_on_the_way,
     named_inputs,
-    of_weights,
     outputs_of,
     overgrown,
     round_library,
     scalars_of,
     site_of,
-    summed,
     taken_at,
     upside_down,
     vanished_at,
 )
+from nandiag.runtime.evidence.graph.weights import few_weights, of_weights, summed
 from nandiag.runtime.evidence.heard import in_numpy
 from nandiag.runtime.evidence.labels import Label, at_module, in_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot

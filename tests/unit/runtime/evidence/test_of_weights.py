@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from nandiag.runtime.evidence.explain import few_weights, in_float64, of_weights
+from nandiag.runtime.evidence.explain import in_float64
+from nandiag.runtime.evidence.graph.weights import few_weights, of_weights
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.frames import stack
 

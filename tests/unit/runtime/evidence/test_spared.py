@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nandiag.events import ProbeDark
-from nandiag.runtime.evidence import explain
+from nandiag.runtime.evidence.graph import weights
 
 BAD = 2
 
@@ -45,7 +45,7 @@ def test_what_fails_is_told_of_and_costs_no_more_than_itself(work, monkeypatch):
     def breaks(_node):
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(explain, "_keeps_positive", breaks)
+    monkeypatch.setattr(weights, "_keeps_positive", breaks)
     worker = origin(work, lambda times, shape: -torch.log(times * shape).mean())
     assert worker.looked[0].outcome == "found"
     assert worker.looked[0].facts["made_by"]
@@ -56,7 +56,7 @@ def test_whether_the_loss_is_a_sum_fails_alone_too(work, monkeypatch):
     def breaks(_node):
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(explain, "_is_sum", breaks)
+    monkeypatch.setattr(weights, "_is_sum", breaks)
     worker = origin(work, lambda times, shape: torch.sqrt((times - 1).abs() * shape).sum())
     assert worker.looked[0].outcome == "found", worker.looked[0].reason
     assert worker.looked[0].site.node == "SqrtBackward0"

@@ -1,0 +1,1 @@
+"""What autograd's graph tells of an op."""
