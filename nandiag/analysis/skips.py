@@ -74,7 +74,8 @@ def _search(skips: list[Seen[Skipped]], others: int, timeline: Timeline) -> Iter
         text = f"GradScaler left out {_most(skips, others)} in search of its scale"
         low = [one for one in skips if one.event.collapsed]
         text += _found(low[-1], skips, timeline) if low else ": expected, and harmless."
-        yield Finding(f"loss_scale_{'found' if low else 'skip'}", "info", text, _of(skips), skips[0].event.step)
+        slug = "loss_scale_found" if low else "loss_scale_skip"
+        yield Finding(slug, "info", text, _of(skips), skips[0].event.step)
 
 
 def _found(low: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timeline) -> str:

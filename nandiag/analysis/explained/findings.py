@@ -113,7 +113,6 @@ EXPLAIN = (
         slug="loss_scale_found",
         what="GradScaler's scale fell very low, below 1 or in many steps in a row, and then updates were made by it "
         "again: it has found its scale. One that low tells that something next to the end of float16 is in the model.",
-        looks=("GradScaler left out 14 steps in search of its scale, which is 0.0625 by now: 44 updates were made",),
         fix=(
             Suggestion(
                 "Keep in float32 what is that large, a loss that is a sum of squares say; or use bfloat16, which needs "

@@ -215,7 +215,9 @@ def resume_at(report: Report) -> tuple[int, bool] | None:
     ``None`` where the run went on with good weights, none were seen finite, or a finding says it better.
     """
     last = report.verdict.last_finite_step
-    if not report.verdict.anomaly or last is None or any(one.slug in _ANSWERED for one in report.findings):
+    slugs = {one.slug for one in report.findings}
+    answered = slugs & _ANSWERED and "nonfinite_buffer" not in slugs  # what lasts is in each checkpoint since
+    if not report.verdict.anomaly or last is None or answered:
         return None
     if report.verdict.cause in _RAN_AWAY:
         began = [step for step in (*_spikes_near(report, last), *_onset(report)) if 0 < step <= last]
