@@ -30,9 +30,11 @@ class Trained:
         return self._left > 0
 
     def learn(self, roots: Sequence[Tensor]) -> None:
-        """A backward call on ``roots`` begins."""
-        if self.learns:
-            self._left -= 1
+        """A backward call on ``roots`` begins; one behind very many calls is left out, for all would be packed."""
+        if not self.learns:
+            return
+        self._left -= 1
+        if len(self._tape.jots.many) <= _MOST:
             makers = [made[0] for one in roots if (made := self._tape.maker(one)) is not None]
             self._places |= _places(islice(ancestors(makers), _MOST))
 
