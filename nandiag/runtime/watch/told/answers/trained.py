@@ -11,6 +11,7 @@ from torch import Tensor
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.descent import ancestors
+from nandiag.runtime.tape.packed.jots import MOST
 
 # So many backward calls are gone through, of the first of a run, and so many calls behind each.
 _FIRST, _MOST = 4, 256
@@ -34,7 +35,7 @@ class Trained:
         if not self.learns:
             return
         self._left -= 1
-        if len(self._tape.jots.many) <= _MOST:
+        if len(self._tape.jots.many) <= MOST:
             makers = [made[0] for one in roots if (made := self._tape.maker(one)) is not None]
             self._places |= _places(islice(ancestors(makers), _MOST))
 
