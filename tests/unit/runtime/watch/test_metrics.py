@@ -93,3 +93,68 @@ def test_a_loss_that_its_line_was_trained_by_ends_the_script_without_a_condition
             loop.update(loss)
     worker.sentinel.last.at_exit()
     assert [one.what for one in worker.harms] == ["loss"]
+
+
+class Rejecting:
+    """Makes an update of each loss that is finite; ``late`` losses are NaN, to the end."""
+
+    def __init__(self, good, late):
+        torch.manual_seed(0)
+        self.net, self.turns, self.good, self.skipped = nn.Linear(4, 3), 0, good, 0
+        self.optimizer, self.late = torch.optim.SGD(self.net.parameters(), lr=0.01), late
+
+    def update(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def loss(self):
+        weight = torch.ones(5) * (self.turns < self.good)
+        self.turns += 1
+        return (self.net(torch.rand(5, 4)).square().mean(1) * weight).sum() / weight.sum()
+
+    def turn(self):
+        loss = self.loss()
+        for _ in [None] * math.isfinite(loss.item()):
+            self.update(loss)
+
+    def guarded(self, loss):
+        if torch.isfinite(loss):
+            self.update(loss)
+        else:
+            self.skipped += 1
+
+
+def told_at_the_end(worker):
+    worker.sentinel.last.at_exit()
+    return [one.what for one in worker.harms]
+
+
+def test_a_line_that_is_called_from_another_one_is_the_same(work):
+    """A warm-up and the loop call one method; the losses of the loop are bad to its end."""
+    worker, loop = work(), Rejecting(good=3, late=4)
+    for _ in range(3):
+        loop.turn()
+    for _ in range(loop.late):
+        loop.turn()
+    assert told_at_the_end(worker) == ["loss"]
+
+
+def test_a_later_phase_has_lines_of_its_own_that_train(work):
+    worker, loop = work(), Rejecting(good=8, late=4)
+    for _ in range(6):
+        loop.update(loop.net(torch.rand(5, 4)).square().mean())
+    for _ in range(loop.good + loop.late):
+        loop.turn()
+    assert told_at_the_end(worker) == ["loss"]
+
+
+def test_a_loss_that_would_be_handed_to_an_update_is_none_that_is_only_read(work):
+    """A phase of which no loss was ever finite."""
+    worker, loop = work(), Rejecting(good=0, late=4)
+    for _ in range(6):
+        loop.update(loop.net(torch.rand(5, 4)).square().mean())
+    for _ in range(loop.late):
+        loop.guarded(loop.loss())
+    assert loop.skipped == loop.late
+    assert told_at_the_end(worker) == ["loss"]

@@ -46,18 +46,18 @@ class LeftOut:
     def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel, self.asked = sentinel, asked
         self._looks, self._passed_in = 0, -1
-        self._trained = Trained(sentinel.capture.tape)
+        self.trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
 
     @property
     def due(self) -> bool:
         """Whether the next backward call is to be told of."""
-        return bool(self.asked.known) or self._trained.learns
+        return bool(self.asked.known) or self._sentinel.clock.step >= self.trained.due_at
 
     @guarded("questions")
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
         """A loss is used: bad ones that the script had asked of are not, unless one was made with what they were."""
-        self._trained.learn(roots)
+        self.trained.learn(roots)
         sentinel, known = self._sentinel, self.asked.known
         if not known:
             return
@@ -112,7 +112,7 @@ class LeftOut:
             used |= own
 
     def _is_rejected(self, question: Question, maker: Entry, used: Iterable[Entry] = ()) -> bool:
-        return self._trained.may_be_loss(maker, used) or is_decided(question)
+        return self.trained.may_be_loss(maker, used) or is_decided(question)
 
     def are_metrics(self) -> bool:
         """Whether what the script has read since its last update decides nothing, nor is of a line that trains."""

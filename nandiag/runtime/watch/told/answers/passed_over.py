@@ -15,6 +15,9 @@ from nandiag.runtime.watch.told.answers.asked import Question
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 _STEPS = frozenset({"backward", "step"})
 _LEAVES = (ast.Break, ast.Raise, ast.Continue, ast.Return)
+_ASKS = frozenset({"isfinite", "isnan", "isinf"})
+# To say a number, or to write it down, makes no use of it as a loss.
+_SAYS = frozenset({"print", "append", "add", "log", "info", "debug", "warning", "error", "write", "add_scalar", "item"})
 
 
 @guarded("questions")
@@ -29,7 +32,10 @@ def is_passed_over(question: Question) -> bool:
 
 @guarded("questions")
 def is_decided(question: Question) -> bool:
-    """Whether a condition that the question was asked for leads out of a loop, a function or the script, or on."""
+    """Whether a condition that the question was asked for leads out of a loop, a function or the script, or on.
+
+    Or to the use of what was asked of: ``if isfinite(loss): self.update(loss)``.
+    """
     frames = (frame for frame in question.spot(0).frames if frame.kind == USER)
     return any(_decides(frame.file, frame.line) for frame in frames)
 
@@ -37,8 +43,28 @@ def is_decided(question: Question) -> bool:
 @functools.lru_cache(maxsize=256)
 def _decides(file: str, line: int) -> bool:
     condition = _condition(file, line)
-    inner = [] if condition is None else _inner(condition)
-    return any(isinstance(one, _LEAVES) for one in inner) or bool(_called(inner) & (_ENDS | _STEPS))
+    if condition is None:
+        return False
+    inner = _inner(condition)
+    leads = any(isinstance(one, _LEAVES) for one in inner) or bool(_called(inner) & (_ENDS | _STEPS))
+    return leads or _hands_on(inner, [condition.test, *_values(file, line)])
+
+
+def _values(file: str, line: int) -> list[ast.expr]:
+    """Return what is given names in the line."""
+    tree = tree_of(file)
+    made = [] if tree is None else [one for one in ast.walk(tree) if isinstance(one, ast.Assign)]
+    return [one.value for one in made if one.lineno <= line <= end_of(one)[0]]
+
+
+def _hands_on(inner: list[ast.AST], asked: list[ast.expr]) -> bool:
+    """Whether what is asked there to be finite is given to a call under the condition that does more than say it."""
+    nodes = [node for one in asked for node in ast.walk(one)]
+    if not _called(nodes) & _ASKS:
+        return False
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    calls = [one for one in inner if isinstance(one, ast.Call) and _name_of(one.func) not in _SAYS]
+    return any(isinstance(word, ast.Name) and word.id in names for one in calls for word in one.args)
 
 
 @functools.lru_cache(maxsize=256)
