@@ -20,7 +20,7 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     nan = {_update(one) for one in scaler if one.event.loss is not None and math.isnan(one.event.loss)}
     search = [one for one in scaler if _update(one) not in nan]
     fallen = timeline.collapse()
-    yield from _search(search, len(nan), timeline) if fallen is None else [_collapse(fallen, scaler)]
+    yield from _search(search, len(nan), timeline) if fallen is None else [_collapse(fallen, scaler, timeline)]
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     own = [one for one in timeline.skips if one.event.by == "script"]
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
@@ -58,13 +58,21 @@ def _update(one: Seen[Skipped]) -> tuple[int, int, int]:
     return one.attempt, one.event.step, one.event.total
 
 
-def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]]) -> Finding:
-    """Tell of the collapse with all that was left out in the same row, which is what a stop counts too."""
+def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timeline) -> Finding:
+    """Tell of the collapse with all that was left out in the same row, which is what a stop counts too.
+
+    Where another optimizer made its updates in between there is no such row, though none of its own was made.
+    """
     own = [one.event for one in skips if (one.rank, one.attempt) == (fallen.rank, fallen.attempt)]
     before = fallen.event.total - fallen.event.in_a_row
     last = max((one for one in own if one.total - one.in_a_row == before), key=lambda one: one.total)
     text = f"From step {last.step} on GradScaler left out {words.count(last.in_a_row, 'update')} in a row"
     text += f" ({before:,} more since step {own[0].step})" if before > 0 and own[0].step < last.step else ""
+    past = timeline.newest(fallen)
+    if past is not None and len(set(past.optimizer)) > 1 and last.in_a_row == 1:
+        last = own[-1]
+        text = f"By step {last.step} GradScaler had left out {words.count(last.total, 'update')}, while another"
+        text += " optimizer made its own,"
     text += f" and reached a scale of {words.number(last.scale)}" if last.scale is not None else ""
     return Finding("loss_scale_collapse", "anomaly", f"{text}: its scale has collapsed.", _of(skips), fallen.event.step)
 
@@ -80,8 +88,7 @@ def _search(skips: list[Seen[Skipped]], others: int, timeline: Timeline) -> Iter
 
 def _found(low: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timeline) -> str:
     """Tell at which scale updates are made again, which has seemed to collapse before."""
-    past = [one.event for one in timeline.past if (one.rank, one.attempt) == (low.rank, low.attempt)]
-    newest = max(past, key=lambda one: max(one.step, default=-1), default=None)
+    newest = timeline.newest(low)
     scale = next((one for one in reversed(newest.scale) if one is not None), None) if newest is not None else None
     now = "" if scale is None else f", which is {words.number(scale)} by now"
     last = next(one for one in reversed(skips) if (one.rank, one.attempt) == (low.rank, low.attempt))

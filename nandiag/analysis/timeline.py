@@ -59,15 +59,40 @@ class Timeline:
     past: tuple[Seen[History], ...] = ()
 
     def updates_since(self, skip: Seen[Skipped]) -> int:
-        """Return how many updates the rank that left one out is known to have made since."""
+        """Return how many updates the rank that left one out is known to have made since, of the same optimizer."""
+        if (past := self.newest(skip)) is not None and len(set(past.optimizer)) > 1:
+            return _own_since(past, skip.event)
         others: tuple[tuple[Seen[Any], ...], ...] = (self.harms, self.skips)
         steps: list[int] = [one.event.step for many in others for one in many if _is_of(one, skip)]
         steps += [one.event.steps for one in self.finished if _is_of(one, skip)]
         return max(steps) - skip.event.step
 
+    def newest(self, skip: Seen[Skipped]) -> History | None:
+        """Return the newest steps of the rank that left an update out, where they are known."""
+        past = [one.event for one in self.past if _is_of(one, skip)]
+        return max(past, key=lambda one: max(one.step, default=-1), default=None)
+
     def collapse(self) -> Seen[Skipped] | None:
         """Return the first skip that shows that a scale has collapsed: no update was made by it any more."""
         return next((one for one in self.skips if one.event.collapsed and not self.updates_since(one)), None)
+
+
+def _own_since(past: History, skip: Skipped) -> int:
+    """Return how many updates its own optimizer made behind a skip: those of others tell nothing of its scale.
+
+    A skip is a row without a norm and a learning rate; one within the update is a row beside that of the update.
+    """
+    made, before = 0, None
+    for row in zip(past.step, past.grad_norm, past.lr, past.optimizer, strict=True):
+        if row[3] != skip.optimizer or row[0] < skip.step:
+            continue
+        left_out = row[1] is None and row[2] is None
+        if not left_out:
+            made += 1
+        elif before == row[0]:
+            made -= 1
+        before = None if left_out else row[0]
+    return made
 
 
 def _is_of(one: Seen[Any], other: Seen[Any]) -> bool:

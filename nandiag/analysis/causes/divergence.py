@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nandiag.analysis.causes import apart
+from nandiag.analysis.causes import apart, line_search
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
@@ -119,7 +119,7 @@ def explain(facts: Facts) -> Cause | None:
 
 
 def _by_course(facts: Facts) -> Cause | None:
-    if is_elsewhere(facts, _STARTS):
+    if is_elsewhere(facts, _STARTS) or line_search.went_whole(facts):
         return None
     found = courses(facts.history, *until(facts))
     if not found:

@@ -16,9 +16,7 @@ _SHOWN = 4
 def explain(facts: Facts) -> Cause | None:
     """Name the step within a step: what overflowed at a later evaluation of the closure did not at the first."""
     harm, losses = facts.harm, _losses(facts)
-    if harm is None or harm.searches is not False or facts.origin.phase not in {"forward", "loss"} or not losses:
-        return None
-    if facts.extra.get("of_weights") is False or not overflows(facts):
+    if harm is None or not went_whole(facts):
         return None
     kind = harm.optimizer or "The optimizer"
     were = f"the loss was {', '.join(words.number(loss) for loss in losses[-_SHOWN:])} before"
@@ -33,6 +31,16 @@ def explain(facts: Facts) -> Cause | None:
         f'{made}torch.optim.{kind}(..., line_search_fn="strong_wolfe")',
     )
     return Cause("lr_divergence", (told,), (mend, starts.NORMALISE), LIKELY, story=True, leads=True)
+
+
+def went_whole(facts: Facts) -> bool:
+    """Whether it overflowed at a point within a step: what grew from one evaluation to the next is no course of a run.
+
+    Nor is what a clipped gradient would mend: the directions are made of the gradients as the closure leaves them.
+    """
+    if facts.harm is None or facts.harm.searches is not False or facts.origin.phase not in {"forward", "loss"}:
+        return False
+    return bool(_losses(facts)) and facts.extra.get("of_weights") is not False and overflows(facts)
 
 
 def _losses(facts: Facts) -> list[float]:

@@ -54,6 +54,8 @@ _IN_FLOAT32 = (
     "use autocast for speed."
 )
 _LOGS = frozenset({"log", "log2", "log10"})
+# What comes as near to 1 as its argument is large, or small: each by its autograd node, and by its name.
+_NEAR_ONE_BY = ("Sigmoid", "Softmax", "Exp", "Tanh", "Erf", "Cos", "Sin")
 _BOUNDS = ("clamp", "clip", "clamp_max")
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 
@@ -95,9 +97,19 @@ def _of_rest(facts: Facts, op: str) -> Cause | None:
     bounds = _bounds_of(facts, rest)
     text = f"{dtype} rounds all within {words.number(NEAR_ONE[dtype])} of 1 to 1: so {name} is 1, and 1 - {name} is 0"
     if bounds is None:
+        if not _is_squashed(facts, rest):
+            return None  # a mask of ones is 1 by itself, and no rounding made it so
         return Cause("precision_underflow", (f"{text}.",), (), POSSIBLE, story=True)
     told = f"{text}. The bound of {bounds[0]} does not help: {bounds[1]} itself is 1 in {dtype}."
     return Cause("precision_underflow", (told,), (), LIKELY, story=True)
+
+
+def _is_squashed(facts: Facts, node: ast.expr) -> bool:
+    """Whether a function that comes near 1 made it, by its graph or by the script's text."""
+    nodes = facts.extra.get("made_by")
+    made = isinstance(nodes, list) and any(str(one).partition("Backward")[0] in _NEAR_ONE_BY for one in nodes)
+    text = f"{ast.unparse(node)} {facts.kind(ast.unparse(node))}".lower()
+    return made or any(f"{one.lower()}(" in text for one in _NEAR_ONE_BY)
 
 
 def _bounds_of(facts: Facts, node: ast.expr) -> tuple[str, str] | None:

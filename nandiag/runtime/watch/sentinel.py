@@ -342,7 +342,8 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
-        skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer)
+        place = self.teller.history.place(optimizer)
+        skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer, place)
         if (border.harms and self.teller.tell(border)) or fresh:
             self._examine(optimizer, joint=False)
         self._response.skipped(skip)

@@ -38,3 +38,14 @@ def test_a_later_evaluation_is_at_a_point_that_the_optimizer_made(at, by_hand):
 def test_the_first_evaluation_and_one_behind_a_search_are_of_no_whole_step(at, by_hand, losses, searches, extra):
     story = explain(within_a_step(at, by_hand, losses, searches=searches, extra=extra))[0]
     assert story is None or "line search" not in story.evidence[0]
+
+
+def test_evaluations_within_a_step_are_no_course_of_the_run(at, by_hand):
+    facts = within_a_step(at, by_hand, [0.0065, 1.2, 8300.0, 1.66e7])
+    past = History((1, 2, 2, 2, 2), (0.0065, 0.0064, 1.2, 8300.0, 1.66e7), (0.1857, 0.2, 40.0, 1e6, 1.29e9),
+                   (1.0,) * 5, (None,) * 5, optimizer=(0,) * 5)  # fmt: skip
+    facts = replace(facts, history=past, harm=replace(facts.harm, step=2), origin=replace(facts.origin, step=2))
+    story = explain(facts)[0]
+    assert story.slug == "lr_divergence"
+    assert "evaluation 5 of its closure" in story.evidence[0]
+    assert explain(replace(facts, harm=replace(facts.harm, searches=None)))[0].slug == "gradient_explosion"

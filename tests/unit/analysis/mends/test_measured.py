@@ -20,6 +20,8 @@ def measured(at, by_hand, op, line, expression, **rest):
         ("log", "self.log_scale.copy_(-torch.log(x.std(0)))", "torch.log(x.std(0))"),
         ("log", "self.log_scale.data = -x.std(0).log()", "x.std(0).log()"),
         ("reciprocal", "self.log_scale.data.copy_(1 / x.std(0))", "1 / x.std(0)"),
+        ("log", "self.log_scale.data.copy_(-torch.log(x.std(0))); self.ready = True", "torch.log(x.std(0))"),
+        ("log", "y = x * 2; self.log_scale.data = -x.std(0).log()", "x.std(0).log()"),
         ("div", "self.log_scale[:] = self.gain / x.std(0)", "self.gain / x.std(0)"),
     ],
 )
@@ -34,6 +36,11 @@ def test_what_is_kept_has_a_floor_of_a_usual_size(at, by_hand, op, line, express
         exec(told.code, {"torch": torch, "self": holder, "x": x})  # noqa: S102
     assert holder.log_scale.abs().max() <= 100.0
     assert holder.log_scale.abs().max() > 1.0
+
+
+def test_another_statement_of_the_line_keeps_nothing_of_it(at, by_hand):
+    line = "scale = -torch.log(x.std(0)); self.seen.copy_(x.mean(0))"
+    assert "clamp_min(1e-12)" in measured(at, by_hand, "log", line, "torch.log(x.std(0))")[0].code
 
 
 def test_what_is_not_kept_is_bounded_as_ever(at, by_hand):

@@ -26,8 +26,19 @@ def test_a_bound_that_is_one_itself_is_said_to_be_of_no_help(at, by_hand, dtype)
     assert "The bound of p.clamp(EPS, 1 - EPS) does not help" in story.evidence[0]
 
 
-def test_without_a_bound_the_rounding_is_possible(at, by_hand):
-    assert rounded(at, by_hand)[0].strength == POSSIBLE
+@pytest.mark.parametrize("node", ["SigmoidBackward0", "SoftmaxBackward0", "ExpBackward0", "TanhBackward0"])
+def test_without_a_bound_the_rounding_is_possible_where_it_was_squashed(at, by_hand, node):
+    assert rounded(at, by_hand, nodes=("RsubBackward1", node))[0].strength == POSSIBLE
+
+
+@pytest.mark.parametrize("text", ["torch.sigmoid(scores)", "1 - torch.exp(-rate)", "scores.softmax(-1)"])
+def test_it_is_possible_where_the_script_says_that_it_was_squashed(at, by_hand, text):
+    assert rounded(at, by_hand, ("p", text))[0].strength == POSSIBLE
+
+
+@pytest.mark.parametrize("names", [(), (("p", "(torch.rand(16, 4) < 0.3).bfloat16()"),)])
+def test_a_mask_of_ones_was_not_rounded(at, by_hand, names):
+    assert rounded(at, by_hand, *names, nodes=("RsubBackward1", "ExpandBackward0"))[0] is None
 
 
 def test_it_is_none_of_float32_nor_of_p_itself(at, by_hand):

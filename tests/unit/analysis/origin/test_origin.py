@@ -349,6 +349,33 @@ def test_a_scale_by_which_no_update_is_made_any_more_has_collapsed_though_an_ear
     assert report.findings[0].text.startswith("From step 30 on GradScaler left out 3 updates in a row")
 
 
+def of_two(by_hand, whose, made):
+    """A run of two optimizers whose second leaves out each step from 20 on, all but those in ``made``."""
+    steps = range(18, 40)
+    norms = [one for step in steps for one in (1.0, None if step >= 20 and step not in made else 1.0)]
+    rows = [step for step in steps for _ in range(2)]
+    past = History(tuple(rows), (1.0,) * 44, tuple(norms), tuple(None if one is None else 0.1 for one in norms),
+                   (0.01,) * 44, optimizer=(0, 1) * 22)  # fmt: skip
+    skips = [Skipped(20 + n, 2.0 ** (2 - n), 1, 1 + n, optimizer=whose) for n in range(6)]
+    return analyse(by_hand.run(by_hand.rank(0, *skips, past, by_hand.finished(40), world=1), world=1))
+
+
+@pytest.mark.parametrize("whose", [1, None])
+def test_updates_of_another_optimizer_do_not_show_that_a_scale_is_found(by_hand, whose):
+    report = of_two(by_hand, whose, ())
+    assert report.verdict.cause == "loss_scale_collapse"
+    assert report.findings[0].text == (
+        "By step 25 GradScaler had left out 6 updates, while another optimizer made its own, and reached a scale of "
+        "0.125: its scale has collapsed."
+    )
+
+
+def test_updates_of_its_own_do(by_hand):
+    report = of_two(by_hand, 1, range(30, 40))
+    assert not report.verdict.anomaly
+    assert "10 updates were made behind the last of them" in report.findings[0].text
+
+
 def test_a_resumed_run_tells_its_global_step(by_hand):
     record = by_hand.run(by_hand.rank(0, by_hand.loss(5, global_step=905), world=1), world=1)
     assert analyse(record).verdict.summary == "NaN loss on rank 0 at step 5 (global step 905)"

@@ -10,7 +10,7 @@ import math
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
-from nandiag.analysis.report import Suggestion
+from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact
 
 # A tenth of the least that was seen elsewhere, but no less than this much of the largest: that would be rounding.
@@ -48,12 +48,24 @@ def _kept(facts: Facts, line: str, part: ast.expr | None, given: TensorFact) -> 
 
 def into(facts: Facts) -> str | None:
     """Return the weight or buffer that the origin's line writes, in the script's words; ``None`` where it is none."""
-    node = parsing.statement((facts.origin.source or "").strip())
+    node = _statement(facts.origin)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return _called(node.value)
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return None
     return _of_data(node.targets[0])
+
+
+def _statement(origin: Origin) -> ast.stmt | None:
+    """Return the statement of the line that the underlined part is in: others may stand beside it."""
+    source = origin.source or ""
+    tree = parsing.module(source.strip())
+    if tree is None or len(tree.body) == 1:
+        return None if tree is None else tree.body[0]
+    if origin.column is None or not source.isascii():
+        return None  # offsets of the parser count bytes
+    first = origin.column[0] - (len(source) - len(source.lstrip()))
+    return next((one for one in tree.body if one.col_offset <= first < (one.end_col_offset or 0)), None)
 
 
 def _called(call: ast.Call) -> str | None:
