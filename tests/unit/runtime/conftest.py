@@ -186,6 +186,7 @@ def torchs_own():
         while torch._C._len_torch_function_stack():  # one that a failed test left there would fail those to come
             torch._C._pop_torch_function_stack()
         after_import.forget()
+        HEARD.clear()  # what numpy complained of in one test would be the reason in another
         module_names._called.clear()  # else what a test froze, so that it is not found, is found by this
         RING.listeners[:], RING.ended[:], RING.handing[:] = listeners
         RING.forget()  # a test destroys its group by torch's own call, after ours is taken away
