@@ -85,7 +85,9 @@ def ways(place: Place, source: Flow, flows: list[Flow]) -> tuple[set[str], list[
     theirs = [one for one in way.into if root(one) not in held or isinstance(one, ast.Attribute)]
     scope = scope_of(tree, source.first)
     lost = any(not isinstance(one, ast.Subscript) and _is_used(one, tree, scope, known) for one in theirs)
-    elements = [one for one in theirs if isinstance(one, ast.Subscript) and _is_used(one, tree, scope, known)]
+    elements: list[ast.expr] = [
+        one for one in theirs if isinstance(one, ast.Subscript) and _is_used(one, tree, scope, known)
+    ]
     return held, elements, way.lost or lost
 
 
