@@ -9,21 +9,36 @@ from torch import Tensor
 
 from nandiag.runtime.tape.packed.nested import tensors_in
 
+# Running statistics are written without the schema saying so: where among an op's arguments they are. Of the last
+# schemas say it, where they have any.
+_STATISTICS = {
+    "aten::batch_norm": slice(3, 5),
+    "aten::_batch_norm_impl_index": slice(3, 5),
+    "aten::native_batch_norm": slice(3, 5),
+    "aten::cudnn_batch_norm": slice(3, 5),
+    "aten::miopen_batch_norm": slice(3, 5),
+    "aten::batch_norm_update_stats": slice(1, 3),
+    "aten::batch_norm_gather_stats": slice(3, 5),
+    "aten::batch_norm_gather_stats_with_counts": slice(3, 5),
+    "aten::_native_batch_norm_legit": slice(3, 5),
+    "aten::_batch_norm_with_update": slice(3, 5),
+}
 
-def targets_of(name: str, given: list[Tensor], outputs: list[Tensor], *, mutable: bool) -> list[Tensor]:
+
+def targets_of(
+    func: Any, args: tuple[Any, ...], given: list[Tensor], outputs: list[Tensor], *, mutable: bool
+) -> list[Tensor]:
     """Return the tensors that an op has written."""
     written = outputs if outputs or not mutable else given
-    if "batch_norm" in name and "backward" not in name:
-        return [*written, *given[1:]]  # running statistics are written without the schema saying so
-    if name == "all_gather_copy_in":
+    if func._schema.name.endswith("::all_gather_copy_in"):
         return outputs[:1]  # FSDP's own: this rank's part of a buffer that the others fill
-    return written
+    return [*written, *unsaid(func, args)]
 
 
 def unsaid(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     """Return the tensors that an op may write into without its schema saying so: running statistics."""
-    name = func._schema.name
-    return tensors_in(args[3:5]) if "batch_norm" in name and "backward" not in name else []
+    places = _STATISTICS.get(func._schema.name)
+    return [] if places is None else tensors_in(args[places])
 
 
 @functools.lru_cache(maxsize=4096)

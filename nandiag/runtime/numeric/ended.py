@@ -33,7 +33,7 @@ def ends(frames: Sequence[Frame]) -> bool:
     place = place_of(frames[len(inner)])
     if place is None or place.statement is None:
         return False
-    return any(map(_makes_finite, place.nodes)) or _ends_in(place, frames[len(inner)].line)
+    return any(map(makes_finite, place.nodes)) or _ends_in(place, frames[len(inner)].line)
 
 
 def _ends_in(place: Place, line: int) -> bool:
@@ -58,9 +58,9 @@ def _hands_on(node: ast.AST, place: Place, numpys: set[str]) -> bool:
     return node.func not in place.nodes
 
 
-def reached(source: Flow, flows: list[Flow]) -> set[str]:
-    """Return the names that may hold something of what ``source`` makes."""
-    held, before = _bound(source), -1
+def reached(source: Flow, flows: list[Flow], also: Iterable[str] = ()) -> set[str]:
+    """Return the names that may hold something of what ``source`` makes; ``also`` are known to."""
+    held, before = {*_bound(source), *also}, -1
     while len(held) != before:
         before = len(held)
         for one in flows:
@@ -109,13 +109,13 @@ def taken(parts: Iterable[ast.AST]) -> set[str]:
 def _names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
-    elif not _makes_finite(node):
+    elif not makes_finite(node):
         for child in ast.iter_child_nodes(node):
             yield from _names(child)
 
 
-def _makes_finite(node: ast.AST) -> bool:
-    """Whether it is ``np.nan_to_num(...)``, or takes of an array what is finite and something else instead."""
+def makes_finite(node: ast.AST) -> bool:
+    """Return whether it is ``np.nan_to_num(...)``, or takes of an array what is finite and something else instead."""
     if not isinstance(node, ast.Call):
         return False
     name = ast.unparse(node.func).rpartition(".")[2]

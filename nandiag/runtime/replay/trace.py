@@ -176,7 +176,7 @@ class Tracer(TorchDispatchMode):
         self._pin(outputs, [*keys, *unwritten.renamed(name, outputs)])
         if self.mended is not None:
             self.mended.put_in(spot, func, outputs or outs, stats)
-        written = targets_of(name, given, outputs or outs, mutable=mutable)
+        written = targets_of(func, args, given, outputs or outs, mutable=mutable)
         made = _by_key(written)
         if not is_view(func):
             self._sound.doubt((*(keys if writes else ()), *(key for key, _ in made)))

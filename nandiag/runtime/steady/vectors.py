@@ -19,6 +19,7 @@ _MOST = 1 << 22
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _WIDE = frozenset({torch.float32, torch.float64})
 _address, _dtype, _size = Tensor.data_ptr, attrgetter("dtype"), Tensor.numel
+_has_no_gap = Tensor.is_contiguous
 
 
 class Vectors:
@@ -29,7 +30,7 @@ class Vectors:
     def __init__(self) -> None:
         self._addresses: list[int] = []
         self._flat: list[Tensor] = []
-        self._sizes: list[int] = []  # asked only where one may grow without another address
+        self._sizes: list[int] = []  # one may grow or shrink without another address
         self._unfit = 0  # so many were not as they must be
 
     def norms(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -45,7 +46,7 @@ class Vectors:
             # No views of them: while one is there torch refuses to swap what it is of.
             apart = map(Tensor.detach, tensors)
             self._addresses, self._flat = list(map(_address, tensors)), list(map(flat, apart))
-            self._sizes = [] if all(map(_is_whole, tensors)) else list(map(_size, tensors))
+            self._sizes = list(map(_size, tensors))
         else:
             self._unfit = len(tensors)
         return found
@@ -53,7 +54,8 @@ class Vectors:
     def _lie_as_before(self, tensors: list[Tensor]) -> bool:
         try:
             same = list(map(_address, tensors)) == self._addresses
-            return same and (not self._sizes or list(map(_size, tensors)) == self._sizes)
+            # As many elements without a gap: one may be every other element of what it was, or one of them repeated.
+            return same and list(map(_size, tensors)) == self._sizes and all(map(_has_no_gap, tensors))
         except RuntimeError:  # one has no address: it is sparse, say
             return False
 
@@ -72,8 +74,3 @@ def _are_fit(tensors: list[Tensor]) -> bool:
 def _is_vector(tensor: Tensor) -> bool:
     plain = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and tensor.numel() > 0
     return plain and tensor.dtype in _WIDE and is_there(tensor)
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    """Whether nothing else lies in its memory: it cannot grow there."""
-    return tensor.nbytes == tensor.untyped_storage().nbytes()

@@ -16,16 +16,17 @@ from typing import Any, NamedTuple
 
 from nandiag.runtime.evidence.around.place import Place, imported, place_of, root
 from nandiag.runtime.frames import USER, Frame, kind_of
-from nandiag.runtime.numeric.ended import reached, taken
+from nandiag.runtime.numeric.ended import taken
 from nandiag.runtime.numeric.fed import UNKNOWN, names_of, value_of
 from nandiag.runtime.numeric.into.outs import called, outs
+from nandiag.runtime.numeric.into.ways import ways
 from nandiag.runtime.numeric.lineage import Flow, flows_in, scope_of
 
 _MOST_FRAMES = 8
 # Functions and methods that write into what comes first, or into what they are methods of.
 _FILL_FIRST = frozenset({"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at"})
 _FILL_OWN = frozenset({"fill", "put", "itemset"})
-_RETURNS = (ast.Return, ast.Yield, ast.Lambda)
+_RETURNS = (ast.Return, ast.Lambda)
 
 
 class Laid(NamedTuple):
@@ -48,6 +49,7 @@ class _Target(NamedTuple):
     node: ast.expr
     as_it_is: bool
     element: bool  # what an index gives is written over as memory: ``rows[0] /= n``
+    away: bool = False  # what is no array there may be taken out of it, and written where nobody sees it
 
 
 def laid_into(frame: FrameType | None) -> Iterator[Laid]:
@@ -82,9 +84,12 @@ def _targets(code: CodeType, instruction: int) -> tuple[tuple[_Target, ...], boo
     source = next((one for one in flows if one.node is place.statement), None)
     if source is None:
         return tuple(_written(place)), False
-    held = reached(source, flows)
+    held, elements, lost = ways(place, source, flows)
     takers = [one for one in flows if one is not source and held & taken(one.parts)]
-    targets = (*_written(place), *(target for one in takers for target in _written_by(one, held)))
+    kept = [_Target(one, as_it_is=False, element=False, away=True) for one in elements]
+    anywhere = [_Target(ast.Constant(None), as_it_is=False, element=True)] if lost else []
+    written = (target for one in takers for target in _written_by(one, held))
+    targets = (*_written(place), *written, *kept, *anywhere)
     return targets, any(isinstance(one, _RETURNS) for flow in (source, *takers) for one in _nodes(flow))
 
 
@@ -144,10 +149,10 @@ def _memory(target: _Target, names: Mapping[str, Any]) -> Laid | None:
     value = value_of(node.value, names) if isinstance(node, ast.Subscript | ast.Attribute) else UNKNOWN
     if not _is_array(value) and (target.element or value is UNKNOWN):
         value = value_of(node, names)
-    if value is UNKNOWN:
+    if value is UNKNOWN or (target.away and not _is_array(value)):
         return ANYWHERE._replace(as_it_is=target.as_it_is)
-    if not _is_array(value):
-        return None
+    if not _is_array(value) or target.away:
+        return None  # of an element of an array its own statement tells more
     first, end = _bounds(value)
     return Laid(first, end, target.as_it_is)
 

@@ -200,3 +200,98 @@ def test_what_comes_to_be_written_there_is_told(work, spoil, at):
     found = train(work, spoil)
     assert (found.outcome, found.step) == ("found", BAD)
     assert (found.facts["heard"], found.site.line) == (True, at[0].__code__.co_firstlineno + at[1])
+
+
+def by_a_list(gradient, scale):
+    for one, new in zip([gradient], in_a_list([gradient], scale), strict=True):
+        one[...] = new
+
+
+def in_a_list(gradients, scale):
+    found = []
+    for one in gradients:
+        found.append(np.divide(one, scale))  # noqa: PERF401
+    return found
+
+
+def by_a_dict(gradient, scale):
+    found = {}
+    found["new"] = gradient / scale
+    write(gradient, found)
+
+
+def write(gradient, found):
+    gradient[...] = found["new"]
+
+
+def by_a_list_given(gradient, scale):
+    found = []
+    put(found, gradient, scale)
+    gradient[...] = found[0]
+
+
+def put(found, gradient, scale):
+    found.append(gradient / scale)
+
+
+def by_yielding(gradient, scale):
+    for new in each([gradient], scale):
+        gradient[...] = new
+
+
+def each(gradients, scale):
+    for one in gradients:
+        yield one / scale
+
+
+def by_an_attribute(gradient, scale):
+    HOLDER.new = gradient / scale
+    gradient[...] = HOLDER.new
+
+
+def by_a_list_of_the_files(gradient, scale):
+    WAITING.append(gradient / scale)
+    taken_from_there(gradient)
+
+
+def taken_from_there(gradient):
+    gradient[...] = WAITING.pop()
+
+
+class Holder:
+    new = None
+
+
+HOLDER, WAITING = Holder(), []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "at"),
+    [
+        (by_a_list, (in_a_list, 3)),
+        (by_a_dict, (by_a_dict, 2)),
+        (by_a_list_given, (put, 1)),
+        (by_yielding, (each, 2)),
+        (by_an_attribute, (by_an_attribute, 1)),
+        (by_a_list_of_the_files, (by_a_list_of_the_files, 1)),
+    ],
+)
+def test_what_is_lost_sight_of_on_its_way_may_be_written_there(work, spoil, at):
+    found = train(work, spoil)
+    assert (found.outcome, found.step) == ("found", BAD)
+    assert (found.facts["heard"], found.site.line) == (True, at[0].__code__.co_firstlineno + at[1])
+
+
+def printed(gradient):
+    found = []
+    for one in [gradient]:
+        logs = np.log10(np.abs(one))
+        found.append(logs)
+        print(f"{logs.max():.3f}", logs.min().item())  # noqa: T201
+    if len(found) > 1 and found[0].max() > 3:
+        print(np.mean(found))  # noqa: T201
+
+
+@pytest.mark.parametrize("reads", [printed])
+def test_what_is_seen_to_end_was_not_written_there(work, reads):
+    assert with_a_damaged_gradient(work, reads).outcome == "finite"

@@ -66,6 +66,42 @@ def test_what_grows_where_it_lies_is_read_in_its_new_length():
     assert math.isclose(looked(vectors, many), math.sqrt(34), rel_tol=1e-6)
 
 
+def shrunk(one):
+    one[4:] = math.nan
+    one.resize_(4)
+
+
+def cut(one):
+    whole = one.detach()
+    one.data = whole[:4]
+    whole[4:] = math.inf
+
+
+def spread(one):
+    one.data = one.data[::2]
+
+
+def repeated(one):
+    one.data = one.data[:1].expand(8)
+
+
+def apart(one):
+    """As many elements as before, of memory that has grown."""
+    one.untyped_storage().resize_(64)
+    one.set_(one.untyped_storage(), 0, (8,), (2,))
+    one.fill_(3.0)
+
+
+@pytest.mark.parametrize("change", [shrunk, cut, spread, repeated, apart])
+def test_what_holds_less_or_other_elements_where_it_lies_is_read_as_it_is(change):
+    vectors, one = Vectors(), torch.arange(8.0)
+    many = [torch.ones(4), one]
+    looked(vectors, many)
+    looked(vectors, many)
+    change(one)
+    assert math.isclose(looked(vectors, many), math.sqrt(4 + float(one.norm()) ** 2), rel_tol=1e-6)
+
+
 def test_being_emptied_while_it_looks_is_no_error(monkeypatch):
     """What held a tensor may be collected at any time."""
     vectors, many = Vectors(), tensors()
