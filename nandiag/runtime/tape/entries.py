@@ -289,7 +289,7 @@ class Tape:
     def _let_go(self) -> None:
         # Taken off at once: a thread that was taped until now may be in the midst of putting a call there.
         entries, loose, made = self.entries, self.loose, self._made.copy()
-        self._entries, self.loose, self._made = [], deque(maxlen=_MOST_LOOSE), {}
+        self._entries, self.loose, self._made, self._words = [], deque(maxlen=_MOST_LOOSE), {}, []
         self.offspring.step_ends(made.values())
         for entry in loose:
             if not entry.held:  # else a graph that lives on may refer to it, and nothing else does: a GAN's noise
