@@ -70,7 +70,9 @@ EVERY = [
     Looked("found", "replay", 3, 0, "forward", "op", SITE, (FACT,), (FACT,), {"a": [1, {"b": None}]}, "why", 0.5),
     Sent("send", (0, 1), 7, "0#0/0", Looked("found", "message", 3, 0, "collective", "outside", SITE, (FACT,)), SITE),
     Next(1, Looked("finite", "replay", 3, 0)),
-    Skipped(3, 1024.0, 1, 2, -math.inf, "script", Looked("found", "replay", 3, 0), "gradient norm", last=True),
+    Skipped(
+        3, 1024.0, 1, 2, -math.inf, "script", Looked("found", "replay", 3, 0), "gradient norm", last=True, optimizer=1
+    ),
     Stopping(3, "auto", "stop", "gradient"),
     Raised("ValueError", "m", "Traceback", 3),
     Printed(16, 3, 5, "{'loss': 4.02}"),
