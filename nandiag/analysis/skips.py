@@ -69,7 +69,7 @@ def _collapse(fallen: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timel
     text = f"From step {last.step} on GradScaler left out {words.count(last.in_a_row, 'update')} in a row"
     text += f" ({before:,} more since step {own[0].step})" if before > 0 and own[0].step < last.step else ""
     past = timeline.newest(fallen)
-    if past is not None and len(set(past.optimizer)) > 1 and last.in_a_row == 1:
+    if len(set(past.optimizer)) > 1 and last.in_a_row == 1:
         last = own[-1]
         text = f"By step {last.step} GradScaler had left out {words.count(last.total, 'update')}, while another"
         text += " optimizer made its own,"
@@ -88,8 +88,7 @@ def _search(skips: list[Seen[Skipped]], others: int, timeline: Timeline) -> Iter
 
 def _found(low: Seen[Skipped], skips: list[Seen[Skipped]], timeline: Timeline) -> str:
     """Tell at which scale updates are made again, which has seemed to collapse before."""
-    newest = timeline.newest(low)
-    scale = next((one for one in reversed(newest.scale) if one is not None), None) if newest is not None else None
+    scale = next((one for one in reversed(timeline.newest(low).scale) if one is not None), None)
     now = "" if scale is None else f", which is {words.number(scale)} by now"
     last = next(one for one in reversed(skips) if (one.rank, one.attempt) == (low.rank, low.attempt))
     return f"{now}: {_made(timeline.updates_since(last))} behind the last of them."

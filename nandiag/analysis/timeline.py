@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nandiag.events import (
     PHASES,
@@ -23,6 +24,7 @@ from nandiag.store.reader import RankLog, newest_history
 
 E = TypeVar("E")
 Moment = tuple[int, int, int, int]
+Worker = tuple[int, int]  # a rank, and its attempt
 
 STATE = ("parameter", "buffer", "optimizer_state", "frozen")
 STARTS = ("init", "checkpoint")
@@ -42,6 +44,13 @@ class Seen(Generic[E]):
     event: E
 
 
+class Search(NamedTuple):
+    """What is known of a worker whose loss scale seemed to collapse: the step it reached, and its newest steps."""
+
+    reached: int
+    past: History
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """What can tell an origin, sorted in the order of the run."""
@@ -55,22 +64,18 @@ class Timeline:
     sent: tuple[Seen[Sent], ...] = ()
     nexts: tuple[Seen[Next], ...] = ()
     compared: tuple[Seen[Compared], ...] = ()
-    finished: tuple[Seen[Finished], ...] = ()
-    past: tuple[Seen[History], ...] = ()
+    searches: Mapping[Worker, Search] = field(default_factory=dict)
 
     def updates_since(self, skip: Seen[Skipped]) -> int:
         """Return how many updates the rank that left one out is known to have made since, of the same optimizer."""
-        if (past := self.newest(skip)) is not None and len(set(past.optimizer)) > 1:
-            return _own_since(past, skip.event)
-        others: tuple[tuple[Seen[Any], ...], ...] = (self.harms, self.skips)
-        steps: list[int] = [one.event.step for many in others for one in many if _is_of(one, skip)]
-        steps += [one.event.steps for one in self.finished if _is_of(one, skip)]
-        return max(steps) - skip.event.step
+        search = self.searches[_worker(skip)]
+        if len(set(search.past.optimizer)) > 1:
+            return _own_since(search.past, skip.event)
+        return search.reached - skip.event.step
 
-    def newest(self, skip: Seen[Skipped]) -> History | None:
+    def newest(self, skip: Seen[Skipped]) -> History:
         """Return the newest steps of the rank that left an update out, where they are known."""
-        past = [one.event for one in self.past if _is_of(one, skip)]
-        return max(past, key=lambda one: max(one.step, default=-1), default=None)
+        return self.searches[_worker(skip)].past
 
     def collapse(self) -> Seen[Skipped] | None:
         """Return the first skip that shows that a scale has collapsed: no update was made by it any more."""
@@ -95,10 +100,6 @@ def _own_since(past: History, skip: Skipped) -> int:
     return made
 
 
-def _is_of(one: Seen[Any], other: Seen[Any]) -> bool:
-    return (one.rank, one.attempt) == (other.rank, other.attempt)
-
-
 def name_of_own(harm: Harm) -> str | None:
     """Return what the optimizer of a harm is called, where another is ahead of it."""
     if harm.own_step is None or harm.optimizer is None:
@@ -121,16 +122,25 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
         sent=tuple(of[Sent]),
         nexts=tuple(of[Next]),
         compared=tuple(sorted(of[Compared], key=_in_order)),
-        finished=tuple(of[Finished]),
-        past=tuple(
-            _past(log) for log in logs if any(one.rank == log.rank and one.event.collapsed for one in of[Skipped])
-        ),
+        searches=_searches(logs, of),
     )
 
 
-def _past(log: RankLog) -> Seen[History]:
-    """Return the newest steps of a rank: they are read only where they are asked for."""
-    return Seen(log.rank, log.attempt, log.pid, 0, 0.0, newest_history(log) or History((), (), (), (), ()))
+def _searches(logs: Iterable[RankLog], of: Mapping[type, list[Seen[Any]]]) -> dict[Worker, Search]:
+    """Return, by worker, what its scale came to: their newest steps are read for these alone."""
+    low = {_worker(one) for one in of[Skipped] if one.event.collapsed}
+    reached = dict.fromkeys(low, 0)
+    for one in (*of[Harm], *of[Skipped], *of[Finished]):
+        if _worker(one) in low:
+            step = one.event.steps if isinstance(one.event, Finished) else one.event.step
+            reached[_worker(one)] = max(reached[_worker(one)], step)
+    own = ((log, newest_history(log)) for log in logs if (log.rank, log.attempt) in low)
+    past = {(log.rank, log.attempt): known for log, known in own if known is not None}
+    return {worker: Search(reached[worker], past.get(worker) or History((), (), (), (), ())) for worker in low}
+
+
+def _worker(one: Seen[Any]) -> Worker:
+    return one.rank, one.attempt
 
 
 def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:

@@ -56,7 +56,7 @@ _IN_FLOAT32 = (
 _LOGS = frozenset({"log", "log2", "log10"})
 # What comes as near to 1 as its argument is large, or small: each by its autograd node, and by its name.
 _NEAR_ONE_BY = ("Sigmoid", "Softmax", "Exp", "Tanh", "Erf", "Cos", "Sin")
-_BOUNDS = ("clamp", "clip", "clamp_max")
+_BOUNDS = {"clamp": 1, "clip": 1, "clamp_max": 0}  # at which place among the numbers the upper one is
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 
 
@@ -113,13 +113,19 @@ def _is_squashed(facts: Facts, node: ast.expr) -> bool:
 
 
 def _bounds_of(facts: Facts, node: ast.expr) -> tuple[str, str] | None:
-    """Return the call that was to keep it below 1, as the script has it, and the bound in it."""
+    """Return the call that was to keep it below 1, as the script has it, and the bound in it, which may be 1 itself."""
     text = facts.kind(ast.unparse(node)) or ast.unparse(node)
     made = parsing.expression(text)
-    if not isinstance(made, ast.Call) or all(fitting.target(made, one) is None for one in _BOUNDS):
+    name = next((one for one in _BOUNDS if made is not None and fitting.target(made, one) is not None), None)
+    if name is None or not isinstance(made, ast.Call):
         return None
-    named = next((one.value for one in made.keywords if one.arg == "max"), None)
-    most = named or (made.args[-1] if made.args else None)
+    # The numbers behind what is bounded, which a method has in front.
+    numbers = [one for one in made.args if one is not fitting.target(made, name)]
+    named = [one.value for one in made.keywords if one.arg == "max"]
+    most = next(iter((*named, *numbers[_BOUNDS[name] :])), None)
+    number = most.value if isinstance(most, ast.Constant) else None
+    if isinstance(number, int | float) and 1 - number > NEAR_ONE[dtype_of(facts.origin.inputs[0])]:
+        return None
     return None if most is None else (text, ast.unparse(most))
 
 

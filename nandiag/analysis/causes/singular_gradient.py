@@ -120,7 +120,7 @@ def explain(facts: Facts) -> Cause | None:
         return _by_exponent(facts)
     if domain_error.explain(facts) is not None:
         return None  # beyond the point, and not at it
-    name, at = _function(facts, base), _values_there(facts)
+    name, at = facts.forward_op or base.lower(), _values_there(facts)
     seen = f"; {_many(at)} there" if at is not None else ""
     what = "is 0/0" if facts.outputs_nan else "is infinite"
     twice = facts.extra.get("twice") is True
@@ -131,12 +131,6 @@ def explain(facts: Facts) -> Cause | None:
         suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )
-
-
-def _function(facts: Facts, base: str) -> str:
-    """Return the name of the function; an exchange that a tensor subclass makes before it is not differentiated."""
-    whole = facts.origin.forward_op or ""
-    return base.lower() if "c10d" in whole.partition(".")[0] else facts.forward_op or base.lower()
 
 
 def near_zero(facts: Facts) -> tuple[float, float] | None:

@@ -188,7 +188,7 @@ class Evidence:
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
             own = numbers_of(op, self.roots, self.tracer.names)
-            facts |= {**samples_of(op, self.tracer.descent), **op.powered, **own}
+            facts |= {**samples_of(op, self.tracer.ancestry), **op.powered, **own}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}

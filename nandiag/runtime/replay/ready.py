@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nandiag.events.words import cut
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.collectives.ring import RING
-from nandiag.runtime.evidence.data.samples.descent import Descent
+from nandiag.runtime.evidence.data.samples.ancestry import Ancestry
 from nandiag.runtime.evidence.evaluated import that_wrote
 from nandiag.runtime.evidence.labels import label, labels_of, storage
 from nandiag.runtime.frames import USER, kind_of
@@ -212,7 +212,7 @@ def tracer_for(
     roots = roots_of(entries)
     tracer = Tracer(names_of(roots), joint=case.joint, mended=mended)
     tracer.brought = set(labels_of(roots, entries)) | memory_of(entries)
-    tracer.descent = Descent(batches, tracer.brought)
+    tracer.ancestry = Ancestry(batches, tracer.brought)
     tracer.versions = {id(one): version_of(one) for root in roots for one in (*root.parameters(), *root.buffers())}
     tracer.gathered = [(one, one.grad) for one in leaves if one.grad is not None]
     tracer.at_stake = partial(_at_stake, [gradient for _, gradient in tracer.gathered], entries)

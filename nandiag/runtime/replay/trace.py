@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nandiag.runtime.belongings.signals import hurry
 from nandiag.runtime.evidence.data.missing import is_on_the_way
-from nandiag.runtime.evidence.data.samples.descent import Descent
+from nandiag.runtime.evidence.data.samples.ancestry import Ancestry
 from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.labels import own_name
 from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant, stat_of
@@ -83,7 +83,7 @@ class Tracer(TorchDispatchMode):
         self._writer: dict[int, Op | None] = {}
         self._garbage, self._sound = Unwritten(), Sound()
         self._vanishing, self._shadows = Vanishing(), Shadows()
-        self._determinants, self._powers, self.descent = Determinants(), Powers(), Descent()
+        self._determinants, self._powers, self.ancestry = Determinants(), Powers(), Ancestry()
         self._nodes: Nodes[Spot] = Nodes()
         self._modules: list[tuple[str | None, str, bool]] = []
         self._called: list[nn.Module] = []
@@ -204,7 +204,7 @@ class Tracer(TorchDispatchMode):
         self.unsaid |= {str(op.func)} if not mutable and op.func.namespace not in _OWN else set()
         op.outputs = [self._stat(tensor) for tensor in written]
         inside = {key for key, _ in given}
-        self.descent.ran(op, given, made)
+        self.ancestry.ran(op, given, made)
         if not any(op.outputs):
             self._forget((key for key, _ in made), inside, mutable=mutable)
             return

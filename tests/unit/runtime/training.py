@@ -1,4 +1,4 @@
-"""A small training that goes bad in one step, in this thread or in another: what the tests of threads share."""
+"""Small trainings that go bad in one step, in this thread or in another: what tests share."""
 
 import logging
 import threading
@@ -59,3 +59,14 @@ def leave_no_window():
     """Empty the stack of modes: a window that went to another thread stays on that of this one, and does nothing."""
     while torch._C._len_torch_function_stack():
         torch._C._pop_torch_function_stack()
+
+
+def train_to_a_zero(model, bad):
+    """Train on batches of positive numbers, of which one in the last batch, that of step ``bad``, is 0."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(bad + 1):
+        x = torch.rand(8, 4) + 0.1
+        x[2, 1] = 0.0 if step == bad else x[2, 1]
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()

@@ -18,14 +18,11 @@ from nandiag.runtime.evidence.around.place import Place, imported, place_of, roo
 from nandiag.runtime.frames import USER, Frame, kind_of
 from nandiag.runtime.numeric.ended import taken
 from nandiag.runtime.numeric.fed import UNKNOWN, names_of, value_of
-from nandiag.runtime.numeric.into.outs import called, outs
+from nandiag.runtime.numeric.into.outs import FILL_FIRST, FILL_OWN, called, outs
 from nandiag.runtime.numeric.into.ways import ways
 from nandiag.runtime.numeric.lineage import Flow, flows_in, scope_of
 
 _MOST_FRAMES = 8
-# Functions and methods that write into what comes first, or into what they are methods of.
-_FILL_FIRST = frozenset({"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at"})
-_FILL_OWN = frozenset({"fill", "put", "itemset"})
 _RETURNS = (ast.Return, ast.Lambda)
 
 
@@ -137,9 +134,9 @@ def _filled(call: ast.Call, *, as_it_is: bool) -> Iterator[_Target]:
     for one in outs(call):
         for node in one.elts if isinstance(one, ast.Tuple) else [one]:
             yield _Target(node, as_it_is, element=True)
-    if name in _FILL_FIRST and len(call.args) > 1:
+    if name in FILL_FIRST and len(call.args) > 1:
         yield _Target(call.args[0], as_it_is and name == "copyto", element=True)
-    if name in _FILL_OWN and own is not None and root(own) not in {"np", "numpy"}:
+    if name in FILL_OWN and own is not None and root(own) not in {"np", "numpy"}:
         yield _Target(own, as_it_is=False, element=True)
 
 

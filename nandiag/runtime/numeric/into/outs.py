@@ -9,6 +9,9 @@ from functools import lru_cache
 
 # Methods of ufuncs: ``np.add.reduce(a, axis, dtype, out)``.
 _OF_UFUNCS = {"reduce": 3, "accumulate": 3, "reduceat": 4}
+# Functions and methods that write into what comes first, or into what they are methods of.
+FILL_FIRST = frozenset({"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at"})
+FILL_OWN = frozenset({"fill", "put", "itemset"})
 
 
 def given(call: ast.Call) -> list[ast.expr]:

@@ -13,7 +13,7 @@ from nandiag.runtime.evidence.around.place import Function, Place, imported, roo
 from nandiag.runtime.evidence.around.unchanged import bound
 from nandiag.runtime.frames.text import nodes_of
 from nandiag.runtime.numeric.ended import makes_finite, reached, taken
-from nandiag.runtime.numeric.into.outs import called
+from nandiag.runtime.numeric.into.outs import FILL_FIRST, FILL_OWN, called
 from nandiag.runtime.numeric.lineage import Flow, reads, scope_of
 
 # Of modules whose functions keep nothing of what they are given, and write into no more than their text tells.
@@ -25,8 +25,6 @@ _LOG = frozenset({
     "add_scalars", "add_histogram",
 })  # fmt: skip
 _PUT = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"})
-# Of these the text tells what is written over.
-_FILL = frozenset({"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at", "fill", "itemset"})
 _ENDS = (ast.Compare, ast.JoinedStr, ast.FormattedValue)
 _YIELDS = (ast.Yield, ast.YieldFrom, ast.Await)
 
@@ -62,7 +60,7 @@ class _Way:
             return True
         if isinstance(call.func, ast.Attribute) and name in _PUT:
             self.into.append(call.func.value)
-        elif not method or name not in _LOG | _FILL:
+        elif not method or name not in _LOG | FILL_FIRST | FILL_OWN:  # of those the text tells what is written over
             self.lost |= not itself
             return True
         return False

@@ -26,6 +26,26 @@ def test_a_bound_that_is_one_itself_is_said_to_be_of_no_help(at, by_hand, dtype)
     assert "The bound of p.clamp(EPS, 1 - EPS) does not help" in story.evidence[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("torch.clamp(p, 1e-7, 0.9999)", "0.9999"),
+        ("p.clamp(max=top)", "top"),
+        ("p.clamp_max(1 - 1e-7)", "1 - 1e-07"),
+        ("torch.clip(p, max=top)", "top"),
+        ("p.clamp(1e-7)", None),  # from below alone
+        ("torch.clamp(p, 1e-7)", None),
+        ("p.clamp(min=1e-7)", None),
+        ("p.clamp(0, 0.9)", None),  # which bfloat16 holds
+    ],
+)
+def test_the_bound_that_is_told_is_the_upper_one(at, by_hand, text, bound):
+    story = rounded(at, by_hand, ("p", text), nodes=("SigmoidBackward0",))[0]
+    told = f"The bound of {text} does not help: {bound} itself is 1 in bfloat16."
+    assert story.evidence[0].endswith(told) is (bound is not None)
+    assert (story.strength == LIKELY) is (bound is not None)
+
+
 @pytest.mark.parametrize("node", ["SigmoidBackward0", "SoftmaxBackward0", "ExpBackward0", "TanhBackward0"])
 def test_without_a_bound_the_rounding_is_possible_where_it_was_squashed(at, by_hand, node):
     assert rounded(at, by_hand, nodes=("RsubBackward1", node))[0].strength == POSSIBLE

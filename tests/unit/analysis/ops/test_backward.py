@@ -70,18 +70,6 @@ def test_a_learnt_exponent_takes_the_logarithm_of_the_base(at, by_hand, line):
     assert codes(facts)[0] == line.replace("x", "x.clamp_min(1e-6)")
 
 
-def test_an_exchange_is_not_what_is_differentiated(at, by_hand):
-    """A DTensor adds up what ranks hold before its root."""
-    given = by_hand.fact(), by_hand.fact(zeros=1)
-    name = "_c10d_functional.all_reduce.default"
-    facts = at("div", given, (by_hand.fact(nan=1),), node="SqrtBackward0", forward_op=name)
-    found = mechanism(facts)
-    assert found.slug == "singular_gradient"
-    told = [*found.evidence, *(one.code for one in found.suggestions)]
-    assert not any("all_reduce" in text for text in told), told
-    assert "torch.sqrt(" in told[1]
-
-
 def test_a_gradient_that_is_finite_in_float64_is_not_singular(at, by_hand):
     bad = (by_hand.fact(posinf=1, dtype="float16"),)
     given = (by_hand.fact(dtype="float16"), by_hand.fact(dtype="float16"))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from nandiag.analysis.timeline import shown_again
+from tests.unit.runtime.training import train_to_a_zero
 
 STATE = torch.ones(8, 1)
 BAD = 2
@@ -35,14 +36,7 @@ def bad_by_numpy(x):
 def test_what_an_op_may_have_written_later_is_not_shown_again(work, run, certain):
     STATE.fill_(1.0)
     worker = work()
-    model = Scaled(run)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(BAD + 1):
-        x = torch.rand(8, 4) + 0.1
-        x[2, 1] = 0.0 if step == BAD else x[2, 1]
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
+    train_to_a_zero(Scaled(run), BAD)
     found = worker.looked[0]
     assert found.source == "outside"
     assert shown_again(found) is certain

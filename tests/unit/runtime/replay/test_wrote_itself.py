@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.numeric.warned import HEARD
+from tests.unit.runtime.training import train_to_a_zero
 
 BAD = 3
 LOGGED = []
@@ -95,14 +96,7 @@ def beside_the_buffer(x, array):
 def test_a_buffer_that_numpy_complained_of_as_it_wrote_there(work, fill, told):
     HEARD.clear()
     worker = work()
-    model = Buffered(fill)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(BAD + 1):
-        x = torch.rand(8, 4) + 0.1
-        x[2, 1] = 0.0 if step == BAD else x[2, 1]
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
+    train_to_a_zero(Buffered(fill), BAD)
     found = worker.looked[0]
     assert (found.source, found.step) == (told, BAD)
     assert (found.site.line == fill.__code__.co_firstlineno + 1) is (told == "op")

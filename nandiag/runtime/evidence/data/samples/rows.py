@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from nandiag.runtime.evidence.data.samples.descent import Descent
+from nandiag.runtime.evidence.data.samples.ancestry import Ancestry
 from nandiag.runtime.evidence.data.samples.refetch import beneath, index_at
 from nandiag.runtime.evidence.op import Op
 from nandiag.runtime.guard import sparing
@@ -19,14 +19,14 @@ _MOST, _FEWEST_OF = 3, 4
 
 
 @sparing
-def samples_of(op: Op, descent: Descent) -> dict[str, object]:
+def samples_of(op: Op, ancestry: Ancestry) -> dict[str, object]:
     """Return the rows at which ``op`` broke in a forward, and of which samples these are, by index in their dataset.
 
     Where all that it was given was made of one batch, or of what no batch went into, and that batch has as many rows,
     in the order asked for. Whether rows of what the op made are those of the batch is not known. Empty where it broke
     at many.
     """
-    batch = descent.batch_of(op)
+    batch = ancestry.batch_of(op)
     if batch is None or op.spot.node is not None or not op.results or not all_there(op.results[:1]):
         return {}
     rows = _bad_rows(op.results[0])

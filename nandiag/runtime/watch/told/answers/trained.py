@@ -1,4 +1,4 @@
-"""Which lines make the losses that the script goes back through: what others make, and it only reads, is a metric."""
+"""Which lines make losses that are gone back through: what others make, and the script only reads, is a metric (worker)."""
 
 from __future__ import annotations
 

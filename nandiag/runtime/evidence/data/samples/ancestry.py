@@ -21,7 +21,7 @@ def _places(batches: Sequence[Batch], memory: Iterable[int]) -> dict[int, frozen
     return {key: places for key, places in lying.items() if places}
 
 
-class Descent:
+class Ancestry:
     """Hands on, from memory to memory, the places of the batches there; what no batch went into has none."""
 
     def __init__(self, batches: Batches | None = None, memory: Iterable[int] = ()) -> None:
