@@ -22,3 +22,10 @@ def opened(work, model):
     assert worker.capture.window.on
     assert depth() == 1
     return worker
+
+
+@pytest.fixture
+def swapping():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)

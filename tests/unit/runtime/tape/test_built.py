@@ -106,7 +106,8 @@ def test_a_live_module_that_is_reset_before_its_step_is_replayed_as_it_is_then(w
     assert (looked.step, looked.site.op, looked.outcome) == (3, "aten.log.default", "found")
 
 
-def test_memory_of_a_weight_that_is_being_built_is_not_taped(work):
+def test_memory_of_a_weight_that_is_being_built_is_not_taped(work, monkeypatch):
+    monkeypatch.setattr("nandiag.runtime.tape.packed.jots._SHORT", 0.0)  # else a fast machine only notes the call
     worker = work()
     tape = worker.capture.tape
     names = []

@@ -1,4 +1,4 @@
-"""Which lines make losses that are gone back through: what others make, and the script only reads, is a metric (worker)."""
+"""Which lines make losses that are gone back through: of others, what the script only reads is a metric (worker)."""
 
 from __future__ import annotations
 
