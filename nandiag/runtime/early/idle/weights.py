@@ -102,6 +102,8 @@ class UnchangedWeights:
         if probe is None:
             if step.step >= self.due and usual and (self._last() is not optimizer or step.step > self.due):
                 self._begin(optimizer, step, _SMALL * rate)
+            elif step.step > self.due + 1 and not usual:  # by then each optimizer was asked: in a while again
+                self.due = step.step + _FIRST
             return
         if probe.of() is None or step.step > probe.last + 2 * _RUN:
             self._end(step.step)

@@ -228,3 +228,11 @@ def test_a_slice_has_about_as_many_elements_as_it_may(shape, most):
     taken = weights._sliced(data, weights._steps(data, most))
     assert min(data.numel(), most) / 2 < taken.numel() <= most or taken.numel() == data.numel() <= most
     assert taken.unique().numel() == taken.numel()
+
+
+def test_what_is_due_while_gradients_are_far_below_their_peak_waits_for_a_while(work):
+    """Else each step of what has learnt all would be told of at once, and the warnings asked in each."""
+    worker = work(thresholds=Thresholds(unchanged_every=4))
+    train(60, spoil=lambda step, model: [one.grad.mul_(1e-4) for one in model.parameters() if step >= 20])
+    assert worker.sentinel.early.unchanged.due > 60
+    assert not warned(worker)
