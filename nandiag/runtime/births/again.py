@@ -77,7 +77,7 @@ class Kept:
 def _made_again(call: Call, words: Words) -> tuple[bool, Op | None]:
     """Return whether the call could be made again, and the op within it that made bad values of finite ones."""
     tracer = Tracer({}, joint=False)
-    tracer.spot = Spot(None, None, tuple(map(Frame._make, call.places)), "init", 0)
+    tracer.spots.base = Spot(None, None, tuple(map(Frame._make, call.places)), "init", 0)
     try:
         states = generators(full=False)
         try:

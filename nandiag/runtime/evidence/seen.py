@@ -187,7 +187,7 @@ class Evidence:
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
-            own = numbers_of(op, self.roots, self.tracer.names)
+            own = numbers_of(op, self.roots, self.tracer.spots.names)
             facts |= {**samples_of(op, self.tracer.ancestry), **op.powered, **own}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
@@ -196,7 +196,7 @@ class Evidence:
         number = name_of_number(op.spot.frames) if without_end else None
         facts |= {} if number is None else {"script_name": number}
         facts |= {**{name: True for name in ("recompute", "twice") if getattr(op.spot, name)}, **round_library(op.spot)}
-        facts["autocast"] = self.tracer.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
+        facts["autocast"] = self.tracer.spots.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
             source=finding.source, site=site_of(op.spot, str(op.func)), inputs=inputs_of(op, self._name()),

@@ -126,7 +126,7 @@ class Player:
             setting.put_in_first(entries)
         last = max((entry.micro_step for entry in entries if entry.kind == BACKWARD), default=0)
         for entry in entries:
-            self.tracer.spot = Spot(None, None, entry.frames, phases[id(entry)], min(entry.micro_step, last))
+            self.tracer.spots.base = Spot(None, None, entry.frames, phases[id(entry)], min(entry.micro_step, last))
             try:
                 self._play(entry)
             except (Exception, Communicates) as error:

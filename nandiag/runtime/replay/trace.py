@@ -1,4 +1,4 @@
-"""The op tracer of a replay: every aten op, its inputs and outputs, the module stack and the user's frame (worker).
+"""The op tracer of a replay: every aten op, its inputs and outputs, and where it was called (worker).
 
 Only ops that handle non-finite values are kept; together they form the graph along which harm descended.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,10 +23,8 @@ from nandiag.runtime.evidence.data.missing import is_on_the_way
 from nandiag.runtime.evidence.data.samples.ancestry import Ancestry
 from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.labels import own_name
-from nandiag.runtime.evidence.op import Op, Outside, Spot, Stat, is_constant, stat_of
-from nandiag.runtime.frames import stack
-from nandiag.runtime.frames.nodes import Maker, Nodes
-from nandiag.runtime.frames.scripted import begins_node, scripted
+from nandiag.runtime.evidence.op import Op, Outside, Stat, is_constant, stat_of
+from nandiag.runtime.frames.spots import Spots
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.powers import Powers
@@ -42,12 +39,10 @@ from nandiag.runtime.memory.lost.shadows import Held, Shadows
 from nandiag.runtime.memory.lost.vanished import Vanishing
 from nandiag.runtime.memory.overwritten import Overwritten, drawn_from, outs_of, written_by
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.replay.exchanges import carrier as carriers
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of
 from nandiag.runtime.replay.mended import Mended
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.state import under_autocast
 
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
 _PLAIN_TYPES = (torch.Tensor, nn.Parameter)
@@ -67,7 +62,7 @@ class Tracer(TorchDispatchMode):
 
     def __init__(self, names: dict[int, str], *, joint: bool, mended: Mended | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
+        self.spots = Spots(names)
         self.joint = joint
         # What a collective is called with in place of its arguments: shadows of the script's groups.
         self.instead: Callable[..., tuple[tuple[Any, ...], Any]] = lambda _, args, kwargs: (args, kwargs)
@@ -76,17 +71,12 @@ class Tracer(TorchDispatchMode):
         self.until = math.inf  # by time.perf_counter()
         self.hurries = False  # whether it may end where a handler of signals waits for it
         self.ops = 0
-        self.autocast = False  # whether a module was called under it: a model may ask for it in its own code
         self._apart: Any = None  # the last op that a tensor subclass took apart
         self.given: list[Tensor] = []  # what the newest op was given, which may have refused it
-        self.spot = Spot(None, None, (), "forward", 0)
         self._writer: dict[int, Op | None] = {}
         self._garbage, self._sound = Unwritten(), Sound()
         self._vanishing, self._shadows = Vanishing(), Shadows()
         self._determinants, self._powers, self.ancestry = Determinants(), Powers(), Ancestry()
-        self._nodes: Nodes[Spot] = Nodes()
-        self._modules: list[tuple[str | None, str, bool]] = []
-        self._called: list[nn.Module] = []
         self._still = False
         self.kept = Kept()
         self.overwritten: Overwritten | None = None
@@ -97,28 +87,12 @@ class Tracer(TorchDispatchMode):
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
         self.versions: dict[int, int] = {}  # of weights and buffers as they were, by their id
-        self._task = torch._C._current_graph_task_id()  # of the backward in which it was made, if in any
         self.sent: list[Op] = []
         self.unsaid: set[str] = set()  # ops of others, which may write into anything though none of them says so
         self.mended = mended  # whose results are made finite
         self.given_to_updates: list[Tensor] = []  # gradients for updates within backward, which are left out
         self._carriers = Carriers()
         self._newest: deque[tuple[Op, list[Any]]] = deque(maxlen=_NEWEST)
-
-    # ------------------------------------------------------------------ modules
-
-    def module_call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run a module's call with the module on the stack."""
-        if is_wrapper(module):
-            return original(module, *args, **kwargs)
-        self.autocast = self.autocast or under_autocast()  # an op's own dispatch does not tell
-        self._modules.append((self.names.get(id(module)), class_name(module), is_library(type(module))))
-        self._called.append(module)
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            self._modules.pop()
-            self._called.pop()
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
@@ -143,7 +117,7 @@ class Tracer(TorchDispatchMode):
         if time.perf_counter() > self.until:
             raise Refused(self.too_long)
         if any(kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
-            self._apart, _ = func, self._where(str(func))  # the node that autograd has made of it by now is its own
+            self._apart, _ = func, self.spots.of(str(func))  # the node that autograd has made of it by now is its own
             return NotImplemented  # a subclass (DTensor) takes its op apart, and its local ops come by here
         self.ops += 1
         if func._schema.name.startswith(COLLECTIVES):
@@ -154,7 +128,7 @@ class Tracer(TorchDispatchMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], instead: Callable[..., Any] | None = None
     ) -> Any:
         name = func._schema.name.partition("::")[2]
-        spot = self._where(str(func))
+        spot = self.spots.of(str(func))
         given = tensors_in((args, list(kwargs.values())))
         keys = list(map(key_of, given))
         self._begin(map(key_of, taken_for_values(func, given, [key in self._garbage for key in keys])))
@@ -249,7 +223,7 @@ class Tracer(TorchDispatchMode):
             name = func._schema.name
             raise Communicates(f"the model communicates ({name}) and not every rank takes part in this replay")
         given = tensors_in((args, list(kwargs.values())))
-        spot = self._where(str(func))
+        spot = self.spots.of(str(func))
         sent = {id(tensor) for tensor in put_in(func, [*args, *kwargs.values()])}
         stats = [self._stat(tensor) if id(tensor) in sent else None for tensor in given]
         spot = replace(spot, phase="collective")
@@ -285,8 +259,7 @@ class Tracer(TorchDispatchMode):
                 continue
             writer = writer or self._backend(tensor)
             if writer is None:
-                owner, name = (self._called[-1], self._modules[-1][0]) if self._called else (None, None)
-                op.outside.append(Outside(tensor, fact(held), own_name(owner, name, tensor)))
+                op.outside.append(Outside(tensor, fact(held), own_name(*self.spots.inside, tensor)))
             elif writer not in op.parents:
                 op.parents.append(writer)
                 if not writer.outputs and hands_out(writer):
@@ -365,35 +338,6 @@ class Tracer(TorchDispatchMode):
             except (RuntimeError, NotImplementedError):
                 return None
         return stat
-
-    # ------------------------------------------------------------------ places
-
-    def _where(self, name: str) -> Spot:
-        within = torch._C._current_graph_task_id() != self._task
-        node: Any = torch._C._current_autograd_node() if within else None
-        frames, in_engine = stack(sys._getframe(1), 8)
-        inner = scripted(name)
-        if node is not None and not (in_engine and frames):
-            spot, forward_op, _ = self._nodes.maker(node) or (self.spot, None, False)
-            if torch.is_grad_enabled():  # its own gradient may be asked for: it has the same line of the script
-                self._nodes.begun(Maker(replace(spot, twice=True), name))
-            return replace(
-                spot, phase="backward", node=node_name(node), forward_op=forward_op, micro_step=self.spot.micro_step
-            )
-        module, module_class, library = self._modules[-1] if self._modules else (None, None, False)
-        spot = replace(
-            self.spot,
-            module=module,
-            module_class=module_class,
-            frames=(*(inner or ()), *frames, *self.spot.frames),
-            library=library,
-            phase="backward" if node is not None else self.spot.phase,
-            node=node_name(node) if node is not None else None,
-            recompute=node is not None and bool(self._modules),
-        )
-        made = (replace(spot, frames=spot.frames[len(inner or ()) :]), None) if begins_node(name) else (spot, name)
-        self._nodes.begun(Maker(*made))
-        return spot
 
 
 def _by_key(tensors: list[Tensor]) -> list[Held]:

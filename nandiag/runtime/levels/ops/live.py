@@ -93,7 +93,7 @@ class Live:
         if outermost:
             self._root_begins(module, args, kwargs)
             self._deep = True
-        entered = self.watch.enters(module)
+        entered = self.watch.spots.enters(module)
         return Called(module, outermost, entered) if outermost or entered else None
 
     def _root_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -101,8 +101,8 @@ class Live:
         if first is not None:
             with quiet():
                 first()
-        self.watch.in_model = next(module.parameters(), None) is not None
-        if self.watch.in_model:
+        self.watch.spots.in_model = next(module.parameters(), None) is not None
+        if self.watch.spots.in_model:
             self.watch.marks.put(MODEL, self.watch.ops + 1)
         # For the names of what went in alone; without gradients, the tape keeps it weakly.
         self._tape.add(Entry(ROOT, module, grad=False, modes=modes()), args, kwargs)
@@ -111,7 +111,7 @@ class Live:
     def leaves(self, call: Called) -> None:
         """The call has returned or raised."""
         if call.entered:
-            self.watch.left()
+            self.watch.spots.left()
         if call.outermost:
             self._deep = False
 
@@ -126,7 +126,7 @@ class Live:
         """A backward call begins from ``roots``."""
         self.watch.marks.put(BACKWARD, self.watch.ops + 1)
         with quiet():
-            self._scene.losses += [(root.detach(), self.watch.spot.micro_step) for root in roots]
+            self._scene.losses += [(root.detach(), self.watch.spots.base.micro_step) for root in roots]
 
     @guarded(_PROBE)
     def backward_ended(self, micro_step: int) -> None:

@@ -8,9 +8,7 @@ device it waits for a step border, the end of a backward or of a root call, or u
 from __future__ import annotations
 
 import math
-import sys
 import weakref
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,21 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from nandiag.runtime.evidence.op import Outside, Spot, is_constant
-from nandiag.runtime.frames import Frame, Place, places
-from nandiag.runtime.frames.nodes import Maker, Nodes
-from nandiag.runtime.frames.scripted import begins_node, scripted
+from nandiag.runtime.evidence.op import Outside, is_constant
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.kernels.unmoded import unmoded
-from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
+from nandiag.runtime.levels.ops.spots import LiveSpots
 from nandiag.runtime.levels.ops.watched import ByItself, Watched, all_finite, foreign, kept_by, on_cpu, traits
 from nandiag.runtime.look.extremes import Extremes, Look
 from nandiag.runtime.memory.known.unwritten import hands_out, keeps_parts
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.carrier import Carriers
 from nandiag.runtime.replay.trace import COLLECTIVES, Tracer
@@ -43,8 +37,7 @@ _MOST_WAITING = 4096
 _MOST_WRITERS = 4096
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_KEPT = 256
-_MOST_NODES = 1 << 17
-_MANY, _FRAMES = 4, 8
+_MANY = 4
 _PROBE = "ops"
 _NOTHING: dict[int, Look | None] = {}
 
@@ -52,23 +45,20 @@ Inside = tuple[weakref.ref[nn.Module] | None, str]  # a node is known for longer
 
 
 class OpWatch(Tracer):
-    """The live tracer of the training thread; ``on`` while its mode lies at the bottom of that thread's stack.
+    """The live tracer of the training thread; ``on`` while its mode lies at the bottom of that thread's stack."""
 
-    ``in_model`` tells that the root module under way has parameters; one without is a part of the loss.
-    """
+    spots: LiveSpots
 
     def __init__(self) -> None:
         super().__init__({}, joint=True)
-        self.on = self.in_model = False
+        self.spots = LiveSpots()
+        self.on = False
         self.step = 0
         self.extremes = Extremes()
         self.marks = Marks()
-        self.fqn = Names()
         self.last_number: tuple[float, Watched | None] | None = None
         self._waiting: list[Watched] = []
         self._alive: dict[int, StorageWeakRef | ByItself] = {}
-        self._places: Nodes[tuple[list[Place], Inside]] = Nodes()
-        self._newest_node = -1, 0
         self._unwritten: set[int] = set()
         self._handed = Handed()
         self.begin_step(0)
@@ -86,24 +76,6 @@ class OpWatch(Tracer):
         if self.on:
             self.on = False
             restack(lambda modes: [mode for mode in modes if mode is not self])
-
-    def enters(self, module: nn.Module) -> bool:
-        """Put a module that is called on the stack; returns False for one whose parts alone count."""
-        if is_wrapper(module):
-            return False
-        self._called.append(module)
-        self._modules.append((None, class_name(module), False))
-        return True
-
-    def left(self) -> None:
-        """The module entered last has returned or raised."""
-        self._called.pop()
-        self._modules.pop()
-
-    @property
-    def depth(self) -> int:
-        """How many module calls are under way."""
-        return len(self._called)
 
     # ------------------------------------------------------------------ ops
 
@@ -138,14 +110,14 @@ class OpWatch(Tracer):
         """Tell whether an op is a subclass's or is about no values; None for one of plain tensors."""
         found = foreign(types)
         if found == "subclass":
-            self._note_node(func)  # it is this op's, whatever the subclass runs first
+            self.spots.note(func)  # it is this op's, whatever the subclass runs first
         return found
 
     @guarded(_PROBE)
     def _begins(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Look | None] | None:
         """Look at what an op is going to write over; None for one that writes nothing."""
         what = traits(func)
-        self._note_node(func)
+        self.spots.note(func)
         if what.view:
             return None
         return self._before(what.targets(args, kwargs)) if what.writes else _NOTHING
@@ -162,7 +134,7 @@ class OpWatch(Tracer):
             self._brought(written)
         elif what.empty:
             self._unwritten |= {key_of(tensor) for tensor in written}
-            spot = self._spot_now(func)
+            spot = self.spots.of(str(func))
             self._handed.out(written, spot, lambda: Watched(self.ops, func, spot, [], [], step=self.step))
         elif written:
             self._saw(func, words, written, before)
@@ -207,7 +179,7 @@ class OpWatch(Tracer):
         self._take(op, written)
 
     def _watched(self, func: Any, words: tuple[Any, Any], before: dict[int, Look | None]) -> Watched:
-        op = Watched(self.ops, func, self._spot_now(func), [], [], words=words, step=self.step)
+        op = Watched(self.ops, func, self.spots.of(str(func)), [], [], words=words, step=self.step)
         op.grad = torch.is_grad_enabled()
         # lift_fresh brings a Python number into a tensor: a constant, not something from outside.
         lifts = func._schema.name == "aten::lift_fresh"
@@ -258,12 +230,7 @@ class OpWatch(Tracer):
         tensor = look.of()
         if tensor is None:
             return Outside(torch.empty(0), look.told(), None)
-        return Outside(tensor, look.told(), self._own_of(tensor) if self._called else None)
-
-    def _own_of(self, tensor: Tensor) -> str | None:
-        key, module = key_of(tensor), self._called[-1]
-        own = next((name for name, one in module._parameters.items() if one is not None and key_of(one) == key), None)
-        return own and ".".join(part for part in (self.fqn.of(module), own) if part)
+        return Outside(tensor, look.told(), self.spots.own_of(tensor))
 
     def _keep_values(self, op: Watched) -> None:
         """Hold on to the values of a possible origin until the step ends, within a budget."""
@@ -316,45 +283,6 @@ class OpWatch(Tracer):
             self.sent += [op] if any(op.inputs) else []
         op.forget_values()
 
-    # ------------------------------------------------------------------ places
-
-    def _note_node(self, func: Any) -> None:
-        """Note the place of an op that made an autograd node: the ops of its backward are told by that."""
-        key = self._places.newest()
-        if key != self._newest_node:
-            self._newest_node = key
-            node: Any = torch._C._current_autograd_node()
-            if node is None:
-                own = None if begins_node(str(func)) else str(func)
-                self._places.add(key, Maker((places(sys._getframe(2), _FRAMES)[0], self._inside()), own))
-            elif (made := self._places.maker(node)) is not None:  # its own gradient is asked for
-                self._places.add(key, Maker(made.place, str(func), twice=True))
-
-    def _inside(self) -> Inside:
-        return (weakref.ref(self._called[-1]), class_name(self._called[-1])) if self._called else (None, "")
-
-    def _spot_now(self, func: Any) -> Spot:
-        node: Any = torch._C._current_autograd_node()
-        found, in_engine = places(sys._getframe(2), _FRAMES)
-        if node is None or (in_engine and found):
-            spot, again = self._spot([*(scripted(str(func)) or ()), *found], self._inside()), bool(self._called)
-            return spot if node is None else replace(spot, phase="backward", node=node_name(node), recompute=again)
-        made = self._places.maker(node)
-        if made is None:
-            return replace(self.spot, phase="backward", node=node_name(node))
-        spot = self._spot(*made.place)
-        return replace(spot, phase="backward", node=node_name(node), forward_op=made.op, twice=made.twice)
-
-    def _spot(self, found: Iterable[Place], inside: Inside) -> Spot:
-        module = None if inside[0] is None else inside[0]()
-        known = tuple(map(Frame._make, found))
-        if module is None:
-            return replace(self.spot, frames=known)
-        return replace(
-            self.spot, module=self.fqn.of(module), module_class=inside[1], frames=known,
-            library=is_library(type(module)), phase=self.spot.phase or ("forward" if self.in_model else ""),
-        )  # fmt: skip
-
     # ------------------------------------------------------------------ borders
 
     def bad_ops(self) -> list[Watched]:
@@ -363,7 +291,7 @@ class OpWatch(Tracer):
 
     def next_micro_step(self, micro_step: int) -> None:
         """What follows belongs to ``micro_step``."""
-        self.spot = replace(self.spot, micro_step=micro_step)
+        self.spots.base = replace(self.spots.base, micro_step=micro_step)
 
     def read(self) -> None:
         """Bring what waits on devices to the host, and link the ops that proved bad."""
@@ -391,7 +319,7 @@ class OpWatch(Tracer):
         for op in self._writer.values():
             if isinstance(op, Watched):
                 op.shorten()
-        self._places.forget(_MOST_NODES)
+        self.spots.forget()
         self.marks.clear(self.ops + 1)
         self.step = step
-        self.spot = Spot(None, None, (), "", 0)
+        self.spots.begins()

@@ -242,7 +242,8 @@ def _made_again(seen: Evidence, case: Case) -> list[Tensor]:
             for bucket in root.reducer._get_zeros_like_grad_buckets():  # type: ignore[union-attr,operator]
                 with tracer.still():
                     _fill(bucket, case.scale, left)
-                tracer.spot = Spot(None, None, _registered.get(root, ()), "collective", tracer.spot.micro_step)
+                micro_step = tracer.spots.base.micro_step
+                tracer.spots.base = Spot(None, None, _registered.get(root, ()), "collective", micro_step)
                 state, hook = hooks[-1][1], hooks[-1][0]
                 results.append(_called(hook, state, bucket))
     return results

@@ -32,7 +32,7 @@ class UpdateTracer(Tracer):
 
     def __init__(self, theirs: float, spot: Spot, overwritten: Overwritten) -> None:
         super().__init__({}, joint=False)
-        self.spot, self.overwritten = spot, overwritten
+        self.spots.base, self.overwritten = spot, overwritten
         self.asks, self._theirs = False, theirs
         self.until = time.perf_counter() + _LONGEST  # an update may go on until all ranks agree
         self.made_up: set[int | None] = set()

@@ -73,7 +73,7 @@ def _wrap_module_call(capture: Capture) -> None:
         entry, taped = roots.begins(args, kwargs), True
         if entry is None:
             if capture.tracer is not None and not capture.bystanders.here():
-                return capture.tracer.module_call(original, args[0], args[1:], kwargs)
+                return capture.tracer.spots.call(original, args[0], args[1:], kwargs)
             taped = not (capture.depth or torch.compiler.is_compiling() or capture.idle)
             entry = capture.root_begins(args[0], args[1:], kwargs) if taped else None
         capture.depth += taped

@@ -87,7 +87,7 @@ def test_the_node_of_a_subclass_is_its_own_op_s_and_not_that_of_the_first_op_whi
     mode, x = kind(), Partial(torch.zeros(3)).requires_grad_()
     with mode:
         root = x.sqrt()
-    nodes = mode._places if isinstance(mode, OpWatch) else mode._nodes
+    nodes = mode.spots._made if isinstance(mode, OpWatch) else mode.spots._nodes
     assert nodes.maker(root.grad_fn).op == "aten.sqrt.default"
 
 

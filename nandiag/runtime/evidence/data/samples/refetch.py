@@ -130,7 +130,7 @@ def _trace(batch: Batch, hearing: Hearing, overwritten: Overwritten | None) -> t
     """
     tracer = Tracer({}, joint=False)
     tracer.overwritten = overwritten
-    tracer.spot = Spot(None, None, (), "data", 0)
+    tracer.spots.base = Spot(None, None, (), "data", 0)
     try:
         with tracer:
             data = _fetch(batch, tracer, hearing)

@@ -92,7 +92,7 @@ def _answer(writing: int, look: Callable[[], Looked | None]) -> None:
 
 def _look(batch: Batch, streamed: Streamed, bad: Tensor) -> Looked | None:
     tracer, hearing = Tracer({}, joint=False), Hearing()
-    tracer.spot = Spot(None, None, (), "data", 0)
+    tracer.spots.base = Spot(None, None, (), "data", 0)
     iterator = _begun(batch, streamed)
     with hearing.listening(), tracer:
         data = _batch(batch, iterator, hearing)
