@@ -11,7 +11,7 @@ LINE = "loss = (net(x) - t.log()).abs().mean()"
 
 
 def logged(at, by_hand, made, between):
-    block = (Statement(3, made), *(Statement(4 + number, one) for number, one in enumerate(between)), Statement(7, LINE))
+    block = (*(Statement(3 + number, one) for number, one in enumerate([made, *between])), Statement(7, LINE))
     facts = at("log", (by_hand.fact(zeros=1, min=0.0),), (by_hand.fact(neginf=1),), line=7, **placed(LINE, "t.log()"))
     kinds = (Meaning("t", made.partition(" = ")[2], "train.py", 3),)
     around = Around(block=block, kinds=kinds)
