@@ -7,6 +7,7 @@ import re
 
 from nandiag.analysis.causes.facts import LARGEST, LIKELY, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
+from nandiag.analysis.causes.mends.masked import chosen
 from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, naming, quotients
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -368,6 +369,8 @@ def _between_blocks(facts: Facts, found: tuple[str, ast.expr] | None) -> Cause |
     if found is None or not isinstance(found[1], ast.BinOp) or f"exp({found[0].replace(' ', '')})" not in whole:
         return None
     right = found[1].right
+    if not chosen.is_of_maximum(facts) or (chosen.is_picked(facts) and not isinstance(right, ast.Subscript)):
+        return None  # log-probabilities of what was chosen, say: nothing tells of rows, nor of blocks
     # ``top[group]`` is of a maximum for each group: what is fetched is a copy, and written into would be the whole.
     fetched = isinstance(right, ast.Subscript) and isinstance(right.value, ast.Name | ast.Attribute)
     new = ast.unparse(right.value if isinstance(right, ast.Subscript) and fetched else right)

@@ -154,12 +154,28 @@ def _too_few(facts: Facts) -> Cause | None:
     return Cause(
         slug="empty_reduction",
         evidence=(f"{facts.op} of {value} divides by {many} - {words.number(less)}: 0/0 is NaN",),
-        suggestions=(
-            _by_the_count(facts, many),
-            Suggestion(
-                "Or leave groups out that are too small, such as a last batch of one (a DataLoader's: drop_last=True)."
-            ),
-        ),
+        suggestions=_short_left_out(facts, many) or (_by_the_count(facts, many), _SMALL),
+    )
+
+
+_SMALL = Suggestion(
+    "Or leave groups out that are too small, such as a last batch of one (a DataLoader's: drop_last=True)."
+)
+
+
+def _short_left_out(facts: Facts, many: int) -> tuple[Suggestion, ...]:
+    """Say first to leave a batch out that is smaller than others, where the spread is that of its samples."""
+    short, shape = facts.extra.get("short_batch"), facts.origin.inputs[0].shape
+    if not isinstance(short, list) or len(short) != len(("own", "others")) or not shape:
+        return ()
+    own, others = short
+    if not own == many == shape[0]:
+        return ()
+    text = f"It is of a batch of {words.count(own, 'sample')}, where others have {others}, as the last of a DataLoader "
+    keep = _by_the_count(facts, many)
+    return (
+        Suggestion(f"{text}may be: leave that out.", "DataLoader(..., drop_last=True)"),
+        Suggestion(f"Or {keep.text[0].lower()}{keep.text[1:]}", keep.code),
     )
 
 

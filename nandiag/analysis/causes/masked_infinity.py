@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import posixpath
 
-from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends.masked import missing
+from nandiag.analysis.causes.facts import LIKELY, PROVEN, Cause, Facts
+from nandiag.analysis.causes.mends.masked import chosen, missing
 from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -45,15 +45,16 @@ _PICKS = frozenset({"nll_loss_forward", "nll_loss2d_forward", "gather", "index"}
 _SUMS = frozenset({"sum", "mean", "dot"})
 _ENDS = frozenset({"amax", "amin", "max", "min"})
 _LOG_OF_SUM = "logsumexp"
+_TWO = 2
 
 
 def explain(facts: Facts) -> Cause | None:
     """Name the infinities of a mask that went into a sum, or were picked: what comes out is infinite then."""
     given, op = facts.origin.inputs, facts.op or ""
-    if facts.extra.get("masked_nan") is True and len(given) == 2 and op == "mul":
+    if facts.extra.get("masked_nan") is True and len(given) == _TWO and op == "mul":
         return _of_missing(facts)
     if facts.source != "op" or facts.node is not None or op not in _PICKS | _SUMS | _ENDS | {_LOG_OF_SUM}:
-        return None
+        return _of_choice(facts) if op == "sub" and len(given) == _TWO else None
     masked = next((one for one in given if one.posinf or one.neginf), None)
     if masked is None or any(one.nan for one in given):
         return None
@@ -69,6 +70,16 @@ def explain(facts: Facts) -> Cause | None:
     count = words.count(masked.posinf + masked.neginf, "value")
     text = f"{count} of {masked.numel:,} that go into {op} are {what}, as a mask has it"
     return Cause("masked_infinity", (text, *written_at(facts, what)), _advice(facts), LIKELY)
+
+
+def _of_choice(facts: Facts) -> Cause | None:
+    """Name the difference of two log-probabilities of what a mask forbids: a ratio of policies, say."""
+    both = all(one.only_neginf for one in facts.origin.inputs) and facts.outputs_nan
+    alike = both and facts.origin.inputs[0].numel == facts.origin.inputs[1].numel
+    if not alike or facts.node is not None or not chosen.is_picked(facts) or chosen.is_of_maximum(facts):
+        return None
+    slug = "masked_infinity" if facts.extra.get("masked_at") else "domain_error"
+    return Cause(slug, (chosen.said(facts), *written_at(facts, "-Inf")), chosen.advice(facts), PROVEN)
 
 
 def _of_missing(facts: Facts) -> Cause:

@@ -302,6 +302,11 @@ _MEAN = Suggestion(
 )
 
 
+_SMALL = 1 << 20
+_SMALL_RANGE = "Keep this tensor in float32, or in bfloat16, which has its range and fewer digits."
+_RANGE = "Keep this tensor in bfloat16, which has the range of float32, or in float32."
+
+
 def _fits_the_line(facts: Facts) -> bool:
     """Whether torch has a form of what the line, with those behind it, writes out by hand."""
     return facts.op in overflowing.OPS and overflowing.instead(facts) is not None
@@ -315,9 +320,10 @@ def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
     if "int" in dtype_of(facts.origin.inputs[0]):
         whole = widening.brought_to(facts.origin, "float32")
         return (Suggestion(_WHOLE, whole or "x.float()"),)
-    whole = widening.brought_to(facts.origin, "bfloat16")
+    small = facts.origin.inputs[0].numel <= _SMALL  # where memory is no matter, float32 keeps the digits as well
+    whole = widening.brought_to(facts.origin, "float32" if small else "bfloat16")
     if whole is not None:
-        return (Suggestion("Keep this tensor in bfloat16, which has the range of float32, or in float32.", whole),)
+        return (Suggestion(_SMALL_RANGE if small else _RANGE, whole),)
     return Suggestion("Keep this tensor in float32, or bring it to scale first.", "(x / scale).half()"), wide
 
 

@@ -168,9 +168,18 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         if cause is not None and _WIDER in (mend.own.code or "") and mend.own in cause.suggestions:
             continue  # one dtype for all of the step mends it as well
         line = None if cause is None else _mended(shown, cause.suggestions)
+        if line is None and same and origin.line in facts.again:
+            line = _alike(facts, shown, look)
         if line is not None and same and origin.line is not None:
             mend.lines[origin.line] = line
         yield _Place(origin, cause, line, look.facts.get("beside") is True)
+
+
+def _alike(facts: Facts, place: Origin, look: Looked) -> str | None:
+    """Return the mend of a line that computes the like, by itself: what goes for both stands at neither of them."""
+    site = look.site if look.site is None else replace(look.site, around=None)
+    _, cause = explain(replace(facts, origin=place, look=replace(look, site=site)))
+    return None if cause is None else _mended(place, cause.suggestions)
 
 
 def _was_sent(look: Looked) -> bool:

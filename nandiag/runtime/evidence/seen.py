@@ -19,7 +19,7 @@ from nandiag.runtime.evidence.data.masked import masked_at
 from nandiag.runtime.evidence.data.overwrote import by_itself, within_step
 from nandiag.runtime.evidence.data.poured import made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
-from nandiag.runtime.evidence.data.samples.rows import samples_of
+from nandiag.runtime.evidence.data.samples.rows import samples_of, short_batch
 from nandiag.runtime.evidence.data.taken import taken_in
 from nandiag.runtime.evidence.explain import (
     in_float64,
@@ -187,8 +187,8 @@ class Evidence:
             facts |= {**in_float64(op), **of_matrix(op), **self._overgrown(op), **vanished_at(op), **upside_down(op)}
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
-            own = numbers_of(op, self.roots, self.tracer.spots.names)
-            facts |= {**samples_of(op, self.tracer.ancestry), **op.powered, **own}
+            own, ancestry = numbers_of(op, self.roots, self.tracer.spots.names), self.tracer.ancestry
+            facts |= {**samples_of(op, ancestry), **short_batch(op, ancestry), **op.powered, **own}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}

@@ -8,7 +8,7 @@ from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.report import Suggestion
 from nandiag.analysis.verdict.further import with_next
-from nandiag.events import Next, Site
+from nandiag.events import Alike, Around, Meaning, Next, Site, Statement
 
 
 def look(by_hand, line, expression, number, *, op="log", file="train.py", **given):
@@ -237,3 +237,24 @@ def test_a_scale_that_divides_in_the_same_line_too_is_guarded_in_both_places(by_
         told = verdict(by_hand, one, other, whole=whole)
         least = "sigma.clamp_min(1e-2)"
         assert told.suggestions[0].code == f"return (torch.log({least}) + 0.5 * ((y - mu) / {least}) ** 2).mean()"
+
+
+def test_the_code_for_a_line_that_computes_the_like_stands_with_the_first_one(by_hand):
+    """Line 12 alone would be told to bound x where it is made, for line 11 breaks by it ahead: that mends no line."""
+    lines = {11: "    z = torch.log(x) - torch.log1p(-x)", 12: "    ldj = -(torch.log(x) + torch.log1p(-x)).sum(1)"}
+    column = {number: (text.index("torch.log(x)"), text.index("torch.log(x)") + 12) for number, text in lines.items()}
+    block = (Statement(10, "x = f(img)"), *(Statement(number, text.strip()) for number, text in lines.items()))
+
+    def at(number):
+        other = 23 - number
+        around = Around((Meaning("x", "f(img)", "train.py", 10),), again=(other,), block=block,
+                        alike=(Alike(other, lines[other], column[other]),))  # fmt: skip
+        one = look(by_hand, lines[number], "torch.log(x)", number)
+        return replace(one, site=replace(one.site, around=around))
+
+    told = verdict(by_hand, at(11), at(12)).suggestions[0]
+    assert told.text.endswith("Line 12 breaks next in the same step: mend that too.")
+    assert told.code.splitlines() == [
+        "z = torch.log(x.clamp_min(1e-12)) - torch.log1p((-x).clamp_min(-1 + 1e-6))",
+        "ldj = -(torch.log(x.clamp_min(1e-12)) + torch.log1p((-x).clamp_min(-1 + 1e-6))).sum(1)  # line 12",
+    ]

@@ -270,3 +270,12 @@ def test_a_number_of_the_script_s_that_is_infinite_is_told_by_its_name_and_where
     else:
         assert found.evidence == (f"{name}, which {op} was given, is +inf",)
         assert f"{name} is +inf: look at where it is set, lines 11 and 14." in found.suggestions[0].text
+
+
+@pytest.mark.parametrize(("size", "code"), [(6, "save({k: v.float()})"), (1 << 22, "save({k: v.bfloat16()})")])
+def test_a_small_tensor_that_float16_does_not_hold_is_kept_in_float32(at, by_hand, size, code):
+    given = by_hand.fact(shape=(size,), max=115905.0, absmax=115905.0)
+    out = by_hand.fact(dtype="float16", shape=(size,), posinf=6)
+    extra = {"float64_finite": True, "float64_absmax": 115905.0}
+    facts = at("_to_copy", (given,), (out,), extra=extra, **on("save({k: v.half()})", "v.half()"))
+    assert codes(facts)[0] == code

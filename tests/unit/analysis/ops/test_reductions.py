@@ -57,6 +57,20 @@ def test_groups_that_are_too_small(at, by_hand, shape, out, correction, slug):
     assert mechanism(facts).slug == slug
 
 
+@pytest.mark.parametrize(
+    ("shape", "short", "first"),
+    [((1, 8), [1, 16], "drop_last"), ((1, 8), None, "unbiased"), ((4, 1), [4, 16], "unbiased")],
+)
+def test_a_last_batch_of_one_sample_is_left_out_first(at, by_hand, shape, short, first):
+    out = by_hand.fact(shape=(8,) if shape[0] == 1 else (4,), nan=8)
+    facts = at("var", (by_hand.fact(shape=shape),), (out,), extra={"short_batch": short} if short else {},
+               **on("v = z.var(0)", "z.var(0)"))  # fmt: skip
+    told = mechanism(facts).suggestions
+    assert [first in (one.code or "") for one in told] == [True, False]
+    assert ("a batch of 1 sample, where others have 16" in told[0].text) is (first == "drop_last")
+    assert told[1].text.startswith("Or ")
+
+
 def test_a_loss_all_of_whose_targets_are_ignored(at, by_hand):
     bad = (by_hand.fact(shape=(), nan=1),)
     found = mechanism(at("nll_loss_forward", (by_hand.fact(), by_hand.fact()), bad, extra={"arg4": -100}))

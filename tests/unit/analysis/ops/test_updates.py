@@ -160,7 +160,7 @@ def test_weights_in_float32_are_called_with_float32(at, by_hand):
     facts = at("div", given, (by_hand.fact(dtype="float16", posinf=3),), extra=extra, phase="optimizer")
     facts = replace(facts, harm=by_hand.state(5, names={"model": "net", "optimizer": "opt"}))
     told = explain(facts)[0].suggestions[0]
-    assert told.code == "net.float()"
+    assert told.code == "net.float()  # before the optimizer is made"
     assert "what the model is called with" in told.text
 
 

@@ -141,3 +141,15 @@ def test_an_op_on_weights_alone_broke_at_none_of_the_samples(work, of):
         optimizer.step()
     assert worker.looked[0].outcome == "found"
     assert "rows" not in worker.looked[0].facts
+
+
+@pytest.mark.filterwarnings("ignore:var")
+def test_a_batch_that_is_smaller_than_others_is_told(work):
+    def spread(made):
+        return made.var(0).mean()
+
+    assert facts(work, TensorDataset(torch.randn(2 * SIZE + 1, 4)), spread)["short_batch"] == [1, SIZE]
+
+
+def test_batches_of_one_size_are_not_told_as_small(work):
+    assert "short_batch" not in facts(work, Times(), by_log)

@@ -89,7 +89,10 @@ def of_direction(facts: Facts) -> Suggestion:
         text = (
             "Rows of the direction were set to 0 since training began, by pruning, say, or where a new layer was made: "
         )
-        return Suggestion(f"{text}set their length to 0, and leave the direction as it was.")
+        code = _kept_pruned(facts)
+        mend = "set their length to 0, and leave the direction as it was"
+        behind = "" if code is None else ". Behind the line that sets them to 0, this does so with a new direction"
+        return Suggestion(f"{text}{mend}{behind}.", code)
     direction, length = ((one.name or "") for one in (*facts.origin.inputs, *facts.origin.inputs)[:2])
     layer = direction.partition(_PARAMETRIZED)[0] if _PARAMETRIZED in direction else direction.rpartition(".")[0]
     text = f"Let the direction of {layer or 'the layer'} begin with numbers, and its length at 0 where the layer is to "
@@ -106,6 +109,29 @@ def of_direction(facts: Facts) -> Suggestion:
         f"torch.nn.init.zeros_({called}{length[len(layer) :]}){tag}"
     )
     return Suggestion(f"{text}{where}.{pruned}", code)
+
+
+def _kept_pruned(facts: Facts) -> str | None:
+    """Return the lines that lay a direction into rows of zeros and set their length to 0, all over the model.
+
+    ``None`` where it is not known what the script calls that, or where it is no row that has a length.
+    """
+    direction, length = (*facts.origin.inputs, *facts.origin.inputs)[:2]
+    model = facts.harm.names.get("model") if facts.harm is not None else None
+    name, rows = direction.name or "", direction.shape
+    end, other = next((pair for pair in _ENDS if name.endswith(pair[0])), ("", ""))
+    if model is None or not end or len(rows) < len("rc") or length.shape != (rows[0], *(1 for _ in rows[1:])):
+        return None
+    return (
+        f"p = dict({model}.named_parameters())\n"
+        f'for v in [one for one in p if one.endswith("{end}")]:\n'
+        "    gone = (p[v] == 0).flatten(1).all(1)\n"
+        f'    p[v].data[gone], p[v[:-1] + "{other}"].data[gone] = 0.02, 0.0'
+    )
+
+
+# What weight_norm calls direction and length: a parametrization, and before that.
+_ENDS = ((".original1", "0"), ("weight_v", "g"))
 
 
 def _is_as_made(facts: Facts) -> bool:

@@ -77,16 +77,32 @@ def _with_names_ahead(facts: Facts) -> Facts:
 def _given(name: str, ahead: list[Statement], file: str) -> Meaning | None:
     """Return what the last statement ``ahead`` that writes ``name`` gives it, where it would be the same now."""
     written: set[str] = set()
-    for one in reversed(ahead):
-        node = parsing.statement(one.text)
+    parsed = [parsing.statement(one.text) for one in ahead]
+    for one, node in zip(reversed(ahead), reversed(parsed), strict=True):
         stored = set() if node is None else _names(node, ast.Store)
         if name in stored and isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             same = len(node.targets) == 1 and not _names(node.value, ast.Load) & written
             return Meaning(name, ast.unparse(node.value), file, one.line) if same else None
         if node is None or name in stored or isinstance(node, ast.AugAssign | ast.Expr) or _in_place(node):
             return None
-        written |= stored
+        into = _written_into(node)
+        if any(name in _names(made, ast.Load) for made in _of(parsed, into)) or name in into:
+            return None
+        written |= stored | into
     return None
+
+
+def _written_into(node: ast.stmt) -> set[str]:
+    """Return the names of what a part of is written, ``t[3] = 0.0``, or that a call within a block may write into."""
+    parts = [one for one in ast.walk(node) if isinstance(one, ast.Subscript | ast.Attribute)]
+    stored = {name for one in parts if isinstance(one.ctx, ast.Store) for name in _names(one.value, ast.Load)}
+    calls = (one.value for one in ast.walk(node) if isinstance(one, ast.Expr) and one is not node)
+    return stored.union(*(_names(one, ast.Load) for one in calls))
+
+
+def _of(parsed: list[ast.stmt | None], names: set[str]) -> list[ast.expr]:
+    """Return what the statements give to the names: of a view of another tensor that one is written into."""
+    return [one.value for one in parsed if isinstance(one, ast.Assign) and _names(one, ast.Store) & names]
 
 
 def _in_place(node: ast.stmt) -> bool:

@@ -39,3 +39,7 @@ class Ancestry:
     def batch_of(self, op: Op) -> Batch | None:
         """Return the one batch that all was made of which ``op`` was given; ``None`` of several, or of none."""
         return self._batches[next(iter(op.made_of))] if len(op.made_of) == 1 else None
+
+    def others_of(self, batch: Batch) -> list[Batch]:
+        """Return the other batches of the same dataset."""
+        return [one for one in self._batches if one is not batch and one.dataset is batch.dataset]

@@ -39,6 +39,17 @@ def samples_of(op: Op, ancestry: Ancestry) -> dict[str, object]:
     return {"rows": rows, "rows_of": type(shown[0][0]).__name__, "row_items": items}
 
 
+@sparing
+def short_batch(op: Op, ancestry: Ancestry) -> dict[str, object]:
+    """Return how many samples the one batch has that ``op`` was given, where others of its dataset have more."""
+    batch = ancestry.batch_of(op)
+    if batch is None or batch.dataset is None or not isinstance(batch.indices, Sequence):
+        return {}
+    others = [len(one.indices) for one in ancestry.others_of(batch) if isinstance(one.indices, Sequence)]
+    own, most = len(batch.indices), max(others, default=0)
+    return {"short_batch": [own, most]} if own < most else {}
+
+
 def _bad_rows(made: Tensor) -> list[int]:
     """Return which rows of what an op made are bad, where these are few among others."""
     if not made.dim() or len(made) < _FEWEST_OF or not made.is_floating_point():
