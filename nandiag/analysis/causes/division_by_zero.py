@@ -345,15 +345,17 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (tempered, Suggestion(f"{why}."))
     masked = names.masked(facts, text or "")
     counts = masked is not None or (names.is_called(text or name or "") and not names.is_size(facts, text or ""))
-    if not counts and not names.both(facts, text):
+    stepped = names.is_stepped(facts, text or "")
+    if not (counts or stepped) and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or norms.kept_above(facts, why),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name and masked is None:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
-    least = "If it is a count" if masked is None else f"If {masked} is a mask of 0 and 1"
+    least = "It counts whole steps" if stepped else "If it is a count"
+    least = least if masked is None else f"If {masked} is a mask of 0 and 1"
     told = Suggestion(f"{why}."), Suggestion(f"{least}: at least one.", counted)
-    return told[::-1] if masked is not None or names.both(facts, text) else told
+    return told[::-1] if stepped or masked is not None or names.both(facts, text) else told
 
 
 def _bounded_behind(facts: Facts) -> Suggestion | None:
