@@ -1,8 +1,8 @@
 """The statements that run one behind the other with an expression's own, where one takes an exponential (worker).
 
 What is done with an exponential decides how it is taken without overflow: that may be a sum and a logarithm some lines
-further on. Where none is taken, but a logarithm, it is told what else is done with that which it is taken of; and where a
-matrix is factorised, of what.
+further on. Where none is taken, but a logarithm, it is told what else is done with that which it is taken of, and
+of what where a matrix is factorised.
 """
 
 from __future__ import annotations

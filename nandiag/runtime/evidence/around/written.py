@@ -280,14 +280,15 @@ def _counts(place: Place, text: str, lines: list[int]) -> bool:
 def _is_a_step(statement: ast.stmt, text: str) -> bool:
     """Whether it is ``n += 1``, ``n = n + 1`` or ``n.add_(1)``."""
     if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.op, ast.Add) and ast.unparse(statement.target) == text and _is_whole(statement.value)
+        adds = isinstance(statement.op, ast.Add) and ast.unparse(statement.target) == text
+        return adds and _is_whole(statement.value)
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call):
         return ast.unparse(call.func) == f"{text}.add_" and len(call.args) == 1 and _is_whole(call.args[0])
     added = statement.value if isinstance(statement, ast.Assign) else None
-    named = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == text
-    sums = isinstance(added, ast.BinOp) and isinstance(added.op, ast.Add)
-    return named and sums and ast.unparse(added.left) == text and _is_whole(added.right)
+    if not isinstance(added, ast.BinOp) or not isinstance(added.op, ast.Add) or ast.unparse(added.left) != text:
+        return False
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == text and _is_whole(added.right)
 
 
 def _is_whole(node: ast.expr) -> bool:
