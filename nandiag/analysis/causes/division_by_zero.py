@@ -20,7 +20,7 @@ from nandiag.analysis.causes.mends.divisors import (
     zero_weights,
 )
 from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, shares, temperatures
-from nandiag.analysis.causes.mends.limits import quotient
+from nandiag.analysis.causes.mends.limits import bounded, quotient
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.scales import measured
 from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
@@ -246,8 +246,15 @@ def _in_root(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...] | None
     left = quotients.left_out_of_root(facts.origin, within if passes else None) if huge else None
     if left is not None:
         return (Suggestion(_left_out(facts), left), _CLAMPED)
-    # No gradient goes through an update, nor back from data.
-    return (Suggestion(_IN_ROOT if passes and facts.origin.phase != "optimizer" else _KEEP, rooted),)
+    # No gradient goes through an update, nor back from data, nor to a buffer: then it is not said.
+    says = facts.origin.phase != "optimizer" and _learns_divisor(facts)
+    return (Suggestion(_IN_ROOT if says else _KEEP, rooted),)
+
+
+def _learns_divisor(facts: Facts) -> bool:
+    """Whether a gradient is known to go back into what divides."""
+    by = facts.extra.get("below_by", facts.extra.get("made_by") or True)
+    return facts.extra.get("of_weights") is True and bool(by)
 
 
 def _may_be_huge(facts: Facts) -> bool:
@@ -323,6 +330,9 @@ def _in_places(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """Where it is 0 in places the quotient is left out there; where it is all over, nothing would be left to train."""
     if divisor.zeros == divisor.numel and facts.node is None and facts.extra.get("of_weights") is True:
         return (Suggestion(_NOTHING_LEFT, kept.guarded(facts, divisor)),)
+    ends = bounded.in_places(facts, divisor)
+    if ends is not None:
+        return (ends,)
     first = Suggestion(_left_out(facts), quotients.left_out(facts.origin) or _KEPT)
     return (first,) if facts.origin.node is not None else (first, _CLAMPED)
 
@@ -336,7 +346,7 @@ def _left_out(facts: Facts) -> str:
 def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple[Suggestion, ...]:
     """All is divided by it: nothing can be left out, and it was hardly meant to be 0."""
     text = quotients.below(facts.origin)
-    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or _bounded_behind(facts)
+    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or bounded.behind(facts)
     if begun is not None:
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
@@ -345,31 +355,17 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
         return (tempered, Suggestion(f"{why}."))
     masked = names.masked(facts, text or "")
     counts = masked is not None or (names.is_called(text or name or "") and not names.is_size(facts, text or ""))
-    if not counts and not names.both(facts, text):
+    stepped = names.is_stepped(facts, text or "")
+    if not (counts or stepped) and not names.both(facts, text):
         return (_bound_raised(facts, text) or spreads.of_equals(facts) or norms.kept_above(facts, why),)
     if counted is None:
         return (Suggestion(f"{why}."),)
     if name and masked is None:  # what is kept from step to step: at least one is a wrong mean, and nobody would see it
         return (Suggestion(f"{why} (a buffer that was registered with persistent=False is in no checkpoint)."),)
-    least = "If it is a count" if masked is None else f"If {masked} is a mask of 0 and 1"
+    least = "It counts whole steps" if stepped else "If it is a count"
+    least = least if masked is None else f"If {masked} is a mask of 0 and 1"
     told = Suggestion(f"{why}."), Suggestion(f"{least}: at least one.", counted)
-    return told[::-1] if masked is not None or names.both(facts, text) else told
-
-
-def _bounded_behind(facts: Facts) -> Suggestion | None:
-    """Return the line with a small divisor where a bound behind takes what is infinite, but the gradient is NaN."""
-    divisor = facts.origin.inputs[-1]
-    if not bounding.ends_above(facts.origin) or facts.node is not None or facts.origin.phase not in {"forward", "loss"}:
-        return None
-    least = "1e-4" if dtype_of(divisor) == "float16" else "1e-12"
-    code = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min({least})")
-    return None if code is None else Suggestion(_BOUNDED, code)
-
-
-_BOUNDED = (
-    "The bound behind it takes the infinity, but not out of the gradient, where it is multiplied by 0: keep the "
-    "divisor above 0."
-)
+    return told[::-1] if stepped or masked is not None or names.both(facts, text) else told
 
 
 def _bound_raised(facts: Facts, text: str | None) -> Suggestion | None:

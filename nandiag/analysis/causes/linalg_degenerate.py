@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends.matrices import determinants
+from nandiag.analysis.causes.mends.matrices import determinants, solves
 from nandiag.analysis.causes.mends.script import fitting, naming, parsing
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -74,6 +74,9 @@ def explain(facts: Facts) -> Cause | None:
     op = facts.op or ""
     if not op.startswith(FACTORISATIONS) or op.startswith(_NORMS):
         return None
+    made = solves.factor(facts, _bare(op))
+    if made is not None:
+        return _of_factor(facts, made)
     return Cause(
         slug="linalg_degenerate",
         evidence=(f"{op.lstrip('_')} of a finite matrix is not finite: the matrix is singular, or nearly so",),
@@ -85,6 +88,20 @@ def explain(facts: Facts) -> Cause | None:
         ),
         strength=LIKELY,
     )
+
+
+def _of_factor(facts: Facts, made: solves.Factor) -> Cause:
+    """A solve by a factor: what is wrong came about where that was made, by no value that is not finite."""
+    op = _bare(facts.op or "")
+    at = "" if made.line is None else f" of line {made.line}"
+    by = f", made by {made.of}, which says in its info alone that there is none," if made.unchecked else ""
+    seen = f"{op} of finite values is not finite: the factor {made.name}{at}{by} is of a matrix that is singular, or "
+    seen += "nearly so, or not positive definite" if made.of.startswith("cholesky") or "cholesky" in op else "nearly so"
+    return Cause("linalg_degenerate", (seen,), (solves.mended(facts, op, made),), LIKELY)
+
+
+def _bare(op: str) -> str:
+    return op.lstrip("_").removeprefix("linalg_").removesuffix("_ex")
 
 
 def _gradient(facts: Facts) -> Cause:
@@ -151,7 +168,10 @@ def _values_alone(facts: Facts) -> Suggestion | None:
 
 def _fitted(facts: Facts, op: str | None, guard: str) -> str | None:
     """Return the user's line with the matrix that goes into ``op`` guarded."""
-    name = (op or "").lstrip("_").removeprefix("linalg_").removesuffix("_ex")
+    name = _bare(op or "")
+    part, found = solves.given(facts, name), fitting.parsed(facts.origin)
+    if part is not None and found is not None:
+        return fitting.line_of(facts.origin, found[0], part, guard.format)
     names = {name, _ALSO.get(name, name)}
     lines = (fitting.argument(facts.origin, one, guard.format) for one in sorted(names))
     return next((line for line in lines if line is not None), None)

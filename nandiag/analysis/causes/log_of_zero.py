@@ -273,6 +273,9 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
         return (odd,)
     sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
+    apart = None if same else left_out.samples(facts, op, part)
+    if apart is not None:
+        return apart
     both = Suggestion("Keep both sides of the ratio away from zero: what is 0 above may be 0 below next.", code)
     return (both,) if same else (both, replace(bound, text=_ABOVE))
 

@@ -20,6 +20,7 @@ from nandiag.events import Looked, Site, TensorFact, words
 _HUGE = 1e15
 _TAG = re.compile(r"  # line (\d+)$")
 _HEAD = re.compile(r"\s*(return\b|[\w.,\[\] *]+?[-+*/@|&]?=(?!=)|[\w.]+\()")
+_NUMBERS = re.compile(r"\b1e-\d+\b")
 _LINES, _NUMBER = re.compile(r"\b[Ll]ines? (\d+(?:(?:, | and )\d+)*)"), re.compile(r"\d+")
 
 
@@ -101,7 +102,16 @@ def with_next(
     why = tuple(_why([one for one in places if not _is_told(one, helped)], facts.origin))
     if first is None:
         return told, why
-    return (*told[:first], _together(mend, told[first], places), *told[first + 1 :]), why
+    rest = [one for one in told[first + 1 :] if not any(_mends_again(one, place) for place in places)]
+    return (*told[:first], _together(mend, told[first], places), *rest), why
+
+
+def _mends_again(one: Suggestion, place: _Place) -> bool:
+    """Whether it is the line of a place that is mended beside the first already, with another small number."""
+    if place.line is None or one.code is None:
+        return False
+    bare = [_NUMBERS.sub("", text.strip()) for text in (one.code, place.line)]
+    return one.code != place.line and bare[0] == bare[1] and _NUMBERS.search(place.line) is not None
 
 
 def _leaves_what_stood_in(facts: Facts, mend: Mend) -> bool:

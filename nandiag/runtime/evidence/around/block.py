@@ -1,7 +1,8 @@
 """The statements that run one behind the other with an expression's own, where one takes an exponential (worker).
 
 What is done with an exponential decides how it is taken without overflow: that may be a sum and a logarithm some lines
-further on. Where none is taken, but a logarithm, it is told what else is done with that which it is taken of.
+further on. Where none is taken, but a logarithm, it is told what else is done with that which it is taken of, and
+of what where a matrix is factorised.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from nandiag.runtime.frames.text import nodes_of
 
 _MOST, _LONGEST = 24, 240
 _LOGS = ("log", "log2", "log10")
+# What makes a factor, and hands back with it whether there is one.
+_FACTORISE = ("cholesky_ex", "lu_factor", "lu_factor_ex", "ldl_factor", "ldl_factor_ex")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -34,7 +37,7 @@ def beside(place: Place, callers: tuple[Frame, ...] = ()) -> Beside:
     if place.statement not in statements:
         return _NOTHING
     if not any(takes):
-        return _told(place, statements) if any(_calls(one, *_LOGS) for one in statements) else _NOTHING
+        return _told(place, statements) if any(_calls(one, *_LOGS, *_FACTORISE) for one in statements) else _NOTHING
     if isinstance(place.statement, ast.Return) and _takes_exponential(place.statement):
         behind = _behind_call(place, callers)
         if behind is not None:

@@ -40,7 +40,8 @@ def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
     for text in dict.fromkeys([*list(texts)[:_MOST_NAMES], *aliased]):
         lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)) - empty)
         if 0 < len(lines) <= _MOST_LINES:
-            yield Written(text, tuple(lines), tuple(_reduced(place, text.rpartition(".")[2], lines)))
+            reduced = tuple(_reduced(place, text.rpartition(".")[2], lines))
+            yield Written(text, tuple(lines), reduced, _counts(place, text, lines))
 
 
 def _puts_none(node: ast.AST) -> TypeGuard[ast.Assign | ast.AnnAssign]:
@@ -265,6 +266,39 @@ def _reduced(place: Place, name: str, lines: list[int]) -> Iterator[Reduced]:
         fills = isinstance(node, ast.Call) and called(node) in _FILLS and _changes(node, name)
         if fills and _line(node) in lines and "ReduceOp" in (text := ast.unparse(node)) and len(text) <= _LONGEST:
             yield Reduced(_line(node), text)
+
+
+def _counts(place: Place, text: str, lines: list[int]) -> bool:
+    """Whether all that the ``lines`` do is to give it a whole number, and to add whole numbers to it."""
+    within = [node for node in nodes_of(place.nodes[0]) if isinstance(node, ast.stmt) and _line(node) in lines]
+    counted = [one for one in within if _is_a_step(one, text)]
+    given = [one for one in within if isinstance(one, ast.Assign | ast.AnnAssign) and one not in counted]
+    whole = all((values := list(_given_as(one, text))) and all(map(_is_whole, values)) for one in given)
+    return bool(counted) and whole and {_line(one) for one in (*counted, *given)} == set(lines)
+
+
+def _is_a_step(statement: ast.stmt, text: str) -> bool:
+    """Whether it is ``n += 1``, ``n = n + 1`` or ``n.add_(1)``."""
+    if isinstance(statement, ast.AugAssign):
+        adds = isinstance(statement.op, ast.Add) and ast.unparse(statement.target) == text
+        return adds and _is_whole(statement.value)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call):
+        return ast.unparse(call.func) == f"{text}.add_" and len(call.args) == 1 and _is_whole(call.args[0])
+    added = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(added, ast.BinOp) or not isinstance(added.op, ast.Add) or ast.unparse(added.left) != text:
+        return False
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == text and _is_whole(added.right)
+
+
+def _is_whole(node: ast.expr) -> bool:
+    """Whether it is a whole number in the text, a tensor of one, or zeros or ones."""
+    if isinstance(node, ast.Call) and called(node) in {"tensor", "int", "float"}:
+        return len(node.args) == 1 and _is_whole(node.args[0])
+    if isinstance(node, ast.Call):
+        return called(node) in {"zeros", "ones", "len", "numel", "size"}
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, int | float) and value == int(value)
 
 
 def _bare(node: ast.AST | None) -> ast.AST | None:

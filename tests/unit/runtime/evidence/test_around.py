@@ -229,6 +229,24 @@ def test_where_a_variable_of_the_function_is_written(run):
     assert lines(run(text)) == {"scale": (2, 6)}
 
 
+@pytest.mark.parametrize(
+    ("begun", "step", "counts"),
+    [
+        ("0", "n += 1", True),
+        ("abs(zeros(2))", "n += 1", False),
+        ("zeros(2)", "n = n + 2", True),
+        ("float(3)", "n += 1.0", True),
+        ("0", "n += 0.5", False),
+        ("0.1", "n += 1", False),
+        ("0", "n = 3", False),
+        ("0", "n -= 1", False),
+    ],
+)
+def test_what_is_counted_up_by_whole_numbers(run, begun, step, counts):
+    text = f"zeros = int\ndef f():\n    n = {begun}\n    {step}\n    return probe(1 / n)\nfound = f()\n"
+    assert [one.counts for one in run(text).written] == [counts]
+
+
 def test_a_collective_writes_what_it_is_given_first(run):
     text = (
         "import types\nclass ReduceOp:\n    MIN = 1\ndist = types.SimpleNamespace(all_reduce=lambda *a, **k: 0)\n"

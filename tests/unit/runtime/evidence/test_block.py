@@ -71,3 +71,10 @@ def test_of_a_function_that_hands_an_exponential_back_the_callers_statements_are
     found = space["found"]
     assert found.handed == handed
     assert [one.line for one in found.block] == ([4, 7, 8] if handed else [4])
+
+
+def test_what_made_a_factor_is_told_where_it_is_solved_with():
+    tree = ast.parse("def f(k, y):\n    L, info = torch.linalg.cholesky_ex(k)\n    a = torch.cholesky_solve(y, L)\n")
+    scope = tree.body[0]
+    found = beside(Place("train.py", (tree, scope, scope.body[1], scope.body[1].value)))[0]
+    assert found[0] == Statement(2, "L, info = torch.linalg.cholesky_ex(k)")

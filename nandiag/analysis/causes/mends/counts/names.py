@@ -6,7 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.events import TensorFact
 
 _COUNTS = re.compile(
@@ -36,7 +36,20 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not is_size(facts, below) and (is_called(below) or _is_counted(facts, divisor, made))
+    counted = is_called(below) or is_stepped(facts, below) or _is_counted(facts, divisor, made)
+    return whole and not is_size(facts, below) and counted
+
+
+def is_stepped(facts: Facts, text: str) -> bool:
+    """Whether it is what lines of the script count up by whole numbers, less or more something else, if anything."""
+    node = parsing.expression(facts.kind(text) or text)
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Add):
+        if not isinstance(node.right, ast.Name | ast.Attribute | ast.Constant):
+            return False
+        node = node.left
+    name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+    around = facts.around
+    return bool(name) and around is not None and any(one.counts for one in around.written if one.name == name)
 
 
 def _is_counted(facts: Facts, divisor: TensorFact, made: str) -> bool:

@@ -1,4 +1,6 @@
-"""Terms p * (log p - log q) of which p is 0 where a mask of -inf was laid on the scores (reader side).
+"""What has no logarithm and is left out: samples of the data, and terms of a sum.
+
+Terms p * (log p - log q) of which p is 0 where a mask of -inf was laid on the scores (reader side).
 
 The bound on p mends its own logarithm. Where the other was masked alike it is -inf there, and 0 times inf is NaN.
 """
@@ -6,9 +8,10 @@ The bound on p mends its own logarithm. Where the other was masked alike it is -
 from __future__ import annotations
 
 import ast
+import math
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import bounding, fitting
 from nandiag.analysis.report import Suggestion
 
 _LOGARITHMS = ("log_softmax", "logsigmoid", "log", "log2", "log10")
@@ -16,6 +19,33 @@ _TEXT = (
     "What a mask of -inf takes out has a share of 0, and its term is 0: bound the logarithm, and leave the term out, "
     "for that beside it is -inf where it is masked too, and 0 times -inf is NaN."
 )
+
+
+def samples(facts: Facts, op: str, part: ast.BinOp) -> tuple[Suggestion, ...] | None:
+    """Leave out the samples of which the logarithm of a ratio is none, where each has one such number; else a bound.
+
+    A number far below all others, as by an eps, would be the target, or the feature, that rules all of the loss.
+    """
+    given = facts.origin.inputs[0]
+    if len(given.shape) != 1 or given.zeros >= given.numel or given.min != 0.0 or not given.absmin:
+        return None
+    nodes = [node for node in fitting.nodes_of(facts.origin.source or "") if isinstance(node, ast.expr)]
+    taken = [one for node in nodes if isinstance(one := fitting.target(node, op), ast.BinOp)]
+    above = [ast.unparse(one.left) for one in taken if isinstance(one.op, ast.Div)] or [ast.unparse(part.left)]
+    kept = " & ".join(f"({one} > 0)" for one in dict.fromkeys(above))
+    power = math.floor(math.log10(given.absmin))
+    guard = f"clamp_min({math.floor(given.absmin / 10.0**power)}e{power})"
+    within = bounding.beside(facts.origin, op, guard)
+    code = fitting.argument(within, op, lambda inner: f"{inner}.{guard}")
+    mask = f"keep = {kept}  # then take [keep] of these, and of all that goes with each of them"
+    return Suggestion(_SAMPLES, mask), Suggestion(_LEAST, code)
+
+
+_SAMPLES = (
+    "What is 0 there comes of the data, and has no logarithm: leave such samples out, of this and of all that it is "
+    "compared with. A small number in its place would be a target far from all others."
+)
+_LEAST = "Or bound it by the least of the others."
 
 
 def terms(facts: Facts, op: str, keep: Suggestion) -> Suggestion:
