@@ -316,7 +316,9 @@ def _also(mend: Mend, places: list[_Place]) -> str:
     lines = sorted({one.origin.line or 0 for one in same} - {own.line or 0})
     others = sorted({_of_file(one.origin) for one in places if one.origin.file != own.file})
     # Of a place for which no mend is known nobody could say that the line shown does not mend it as well.
-    here = any(one.origin.line == own.line and one.line is not None for one in same)
+    # A mask of what is left out beforehand is no mend of one of them alone.
+    masks = (mend.own.code or "").startswith("keep = ")
+    here = not masks and any(one.origin.line == own.line and one.line is not None for one in same)
     beside = all(one.beside for one in places)
     if not lines and not others and not here:
         return ""

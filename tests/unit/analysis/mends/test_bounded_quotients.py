@@ -3,6 +3,8 @@
 import pytest
 
 from nandiag.analysis.causes import explain
+from nandiag.analysis.report import Suggestion
+from nandiag.analysis.verdict import further
 from tests.unit.analysis.mends.told import advice, placed, quotient
 
 
@@ -47,3 +49,17 @@ def test_samples_without_a_logarithm_are_left_out_first(at, by_hand):
     bounded = "torch.log((gw / aw).clamp_min(1e-1)), torch.log((gh / ah).clamp_min(1e-1))"
     assert told[1].code == f"return torch.stack([{bounded}], 1)"
     assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("return x / std.clamp_min(1e-12)", True),
+        ("return x / std.clamp_min(1e-6)", False),  # the same is told as such elsewhere
+        ("return x / size.clamp_min(1e-12)", False),
+        (None, False),
+    ],
+)
+def test_a_line_is_mended_once(code, again):
+    place = further._Place(None, None, "return x / std.clamp_min(1e-6)")
+    assert further._mends_again(Suggestion("Guard that as well.", code), place) is again

@@ -1,4 +1,4 @@
-"""Quotients on which the same line lays a bound from above: where the divisor is 0 they are to end there (reader side)."""
+"""Quotients on which the same line lays a bound from above: there they end where the divisor is 0 (reader side)."""
 
 from __future__ import annotations
 
