@@ -1,4 +1,4 @@
-"""Gradients that transforms of torch.func take are taken by torch's own ``autograd.grad``: values are not to be read."""
+"""Transforms of torch.func take gradients by ``autograd.grad``: no values are to be read within them."""
 
 from contextlib import suppress
 
@@ -59,7 +59,7 @@ WAYS = {
     "grad": lambda net, _: func.grad(lambda x: net(x).sum() * x[0, 0])(INPUT),
     "valued": lambda net, _: func.vmap(func.grad_and_value(lambda x: net(x[None]).sum() * x[0]))(INPUT),
     "in_one_vmap": lambda net, _: func.vmap(lambda x: func.grad(lambda y: net(y[None]).sum() * x[0])(x))(INPUT),
-    "jacrev": lambda net, weights: func.jacrev(lambda one: func.functional_call(net, one, (INPUT,)) * INPUT[0, 0])(weights),
+    "jacrev": lambda net, weights: func.jacrev(lambda one: func.functional_call(net, one, (INPUT,)) * 2.0)(weights),
     "mapped_jacrev": lambda net, _: func.vmap(func.jacrev(lambda x: net(x[None]) * x[0]))(INPUT),
     "jacfwd": lambda net, _: func.vmap(func.jacfwd(lambda x: net(x[None]) * x[0]))(INPUT),
     "hessian": lambda net, _: func.vmap(func.hessian(lambda x: net(x[None]).sum() * x[0]))(INPUT),
