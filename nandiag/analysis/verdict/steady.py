@@ -13,7 +13,7 @@ from nandiag.analysis.ranks import crashed_late, unheard
 from nandiag.analysis.report import Finding, RankState, Report, Run, Suggestion, Verdict
 from nandiag.analysis.timeline import STARTS, STATE, Timeline
 from nandiag.analysis.ways.spread import BUFFERS
-from nandiag.events import Finished, Harm, Looked, Raised, Stopping, Warned, words
+from nandiag.events import Finished, Harm, Looked, ProbeDark, Raised, Stopping, Warned, words
 from nandiag.store.reader import RankLog
 
 _RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion", "optimizer_setting"})
@@ -39,6 +39,7 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         seen = "nothing was watched: no rank was attached"
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
+    seen += _blind(logs)
     if run.state == "stopped" and hang is None:
         return _unknown()
     failure = hang.summary if hang is not None else _failure(told, states, run)
@@ -48,6 +49,19 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         summary=f"{failure}; {seen}" if failure else seen,
         suggestions=killed or _refused(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
     )
+
+
+def _blind(logs: dict[int, RankLog]) -> str:
+    """Return that a rank's sentinel failed, where one did: that no harm was seen then does not tell of its absence."""
+    dark = [rank for rank, log in sorted(logs.items()) if any(map(_is_blind, (one.event for one in log.records)))]
+    if not dark:
+        return ""
+    where = "" if len(dark) == len(logs) else f" on {words.ranks(dark)}"
+    return f"; a probe of nandiag's failed, and nothing was watched{where} from then on"
+
+
+def _is_blind(event: object) -> bool:
+    return isinstance(event, ProbeDark) and event.probe == "sentinel"
 
 
 def _skipped(logs: dict[int, RankLog]) -> int:

@@ -89,14 +89,16 @@ def _cuda() -> bool:
 def capturing() -> bool:
     """Whether what runs now is none of the training, and must not be looked at.
 
-    A CUDA graph is being captured (what is computed would be part of it), or torch tries modules on made-up memory.
+    A CUDA graph is being captured (what is computed would be part of it), torch tries modules on made-up memory, or a
+    transform of ``torch.func`` runs, within which tensors have no values to read.
     """
-    if _made_up:
+    if _made_up or _functorch() is not None:
         return True
     return torch.cuda._initialized and _cuda() and torch.cuda.is_current_stream_capturing()
 
 
 _made_up: list[object] = []
+_functorch = torch._C._functorch.peek_interpreter_stack
 
 
 @contextlib.contextmanager

@@ -329,6 +329,7 @@ def _wrap_backward(sentinel: Sentinel, capture: Capture) -> None:
 
 # What ``jacobian``, ``hessian``, ``vjp`` and their like take gradients in.
 _DERIVATIVES = vars(torch.autograd.functional)
+_functorch = torch._C._functorch.peek_interpreter_stack
 
 
 def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
@@ -339,8 +340,8 @@ def _wrap_grad(sentinel: Sentinel, capture: Capture) -> None:
     @functools.wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = tuple(outputs) if isinstance(outputs, Iterator) else outputs  # it can be gone through but once
-        # A row of a Jacobian, say: what it is taken of is no loss.
-        derived = sys._getframe(1).f_globals is _DERIVATIVES
+        # A row of a Jacobian, say: what it is taken of is no loss. Nor is it within a transform.
+        derived = sys._getframe(1).f_globals is _DERIVATIVES or _functorch() is not None
         if not (derived or sentinel.clock.has_optimizer):
             sees(outputs)
         made_in(sentinel.clock.step)

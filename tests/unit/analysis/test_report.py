@@ -212,6 +212,12 @@ def test_of_a_rank_whose_file_is_torn_it_is_not_known_whether_torch_was_imported
     assert analyse(by_hand.run(torn, world=1)).notes == ("Rank 0: The last line is torn.",)
 
 
+def test_the_headline_says_that_a_rank_without_a_sentinel_was_not_watched(by_hand):
+    dark = ProbeDark("sentinel", "RuntimeError: no item (search.py:103)")
+    report = analyse(by_hand.run(by_hand.rank(0, dark, Finished(3), world=1), world=1))
+    assert report.verdict.summary.endswith("; a probe of nandiag's failed, and nothing was watched from then on")
+
+
 def test_a_rank_whose_runtime_broke_at_its_start_is_not_said_to_be_without_torch(by_hand):
     dark = ProbeDark("arm", "AttributeError: apply (wraps.py:105)")
     report = analyse(by_hand.run(by_hand.rank(0, dark, Finished(0), world=1, armed=False), world=1))

@@ -31,8 +31,8 @@ def name_of(tensor: Tensor, frames: tuple[Frame, ...]) -> str | None:
 
 
 def name_of_number(frames: tuple[Frame, ...]) -> str | None:
-    """Return what the innermost line of ``frames`` calls a number of Python's that is not finite."""
-    return _held(frames, lambda one: type(one) is float and not math.isfinite(one))
+    """Return what the innermost line of ``frames`` calls a number of Python's or numpy's that is not finite."""
+    return _held(frames, lambda one: isinstance(one, float) and not math.isfinite(one))
 
 
 @sparing

@@ -103,13 +103,18 @@ def _by_way_of_python(watch: OpWatch, found: Finding) -> Finding | None:
     bad = next((one for one in numbers if one is not None and not math.isfinite(one)), None)
     if found.source != OP or not found.op.born or bad is None:
         return None
-    earlier = [op for op in watch.bad_ops() if op.index < found.op.index and any(map(_is_value, op.outputs))]
+    earlier = [one for one in watch.bad_ops() if one.index < found.op.index and _may_be_read(one)]
     before = _origin(watch, [max(earlier, key=lambda op: op.index)]) if earlier else None
     if before is None or before.source != OP or before.op.constant:
         return None
     if isinstance(before.op, Watched):
         before.op.tell()
     return before
+
+
+def _may_be_read(op: Op) -> bool:
+    """Whether a bad number may have been read off what it wrote: none where a bound has made that finite again."""
+    return any(map(_is_value, op.outputs)) and not (isinstance(op, Watched) and op.cured and not op.read)
 
 
 def _is_value(stat: Stat | None) -> bool:

@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.evidence.op import Outside, is_constant
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.kernels.unmoded import unmoded
+from nandiag.runtime.levels.ops.cured import cure, read_off
 from nandiag.runtime.levels.ops.handed import Handed
 from nandiag.runtime.levels.ops.marks import Marks
 from nandiag.runtime.levels.ops.modes import restack
@@ -139,8 +140,7 @@ class OpWatch(Tracer):
         elif written:
             self._saw(func, words, written, before)
         elif what.name == "_local_scalar_dense" and isinstance(output, float):
-            writer = None if math.isfinite(output) else self._writer.get(key_of(words[0][0]))
-            self.last_number = output, writer if isinstance(writer, Watched) else None
+            self.last_number = output, None if math.isfinite(output) else read_off(self._writer, words[0][0])
 
     def _brought(self, written: list[Tensor]) -> None:
         """Whatever lies in this memory came from outside."""
@@ -252,9 +252,11 @@ class OpWatch(Tracer):
     def _clean(self, written: list[Tensor], words: tuple[Any, Any]) -> None:
         """What is written whole and finite descends from nothing bad any more."""
         keys = {key_of(tensor) for tensor in written} & self._writer.keys()
-        if keys:
-            for key in keys - {key_of(tensor) for tensor in tensors_in((words[0], list(words[1].values())))}:
-                self._drop(key)
+        given = {key_of(tensor) for tensor in tensors_in((words[0], list(words[1].values())))}
+        if any(map(torch.is_floating_point, written)):
+            cure(self._writer[key] for key in given & self._writer.keys())
+        for key in keys - given:
+            self._drop(key)
 
     def _drop(self, key: int) -> None:
         self._writer.pop(key, None)

@@ -56,6 +56,8 @@ class Watched(Op):
     step: int = 0
     grad: bool = False
     remembered: dict[str, object] = field(default_factory=dict)
+    cured: bool = False  # what it wrote was made finite again
+    read: bool = False  # as a number
 
     @property
     def known(self) -> bool:
