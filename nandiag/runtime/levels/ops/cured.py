@@ -12,14 +12,14 @@ from nandiag.runtime.levels.ops.watched import Watched
 from nandiag.runtime.memory.there import key_of
 
 
-def cure(writers: Iterable[Op]) -> None:
+def cure(writers: Iterable[Op | None]) -> None:
     """What these wrote was made finite again (by a bound, say), and so was what it descends from."""
-    for one in ancestors(list(writers)):
+    for one in ancestors([one for one in writers if one is not None]):
         if isinstance(one, Watched):
             one.cured = True
 
 
-def read_off(writers: Mapping[int, Op], tensor: Tensor) -> Watched | None:
+def read_off(writers: Mapping[int, Op | None], tensor: Tensor) -> Watched | None:
     """Mark of the ``writers`` the one that the script reads a bad number of; returns it where it was seen."""
     writer = writers.get(key_of(tensor))
     if not isinstance(writer, Watched):
