@@ -104,7 +104,7 @@ class Backwards:
             or births is None
             or births.prelude.on
             or sentinel.left_out.asked.known
-            or sentinel.clock.step >= sentinel.left_out.trained.due_at
+            or sentinel.left_out.trained.is_due(loss)
             or sentinel.looker.live.started
             or not sentinel.clock.has_optimizer
             or losses._unscaled

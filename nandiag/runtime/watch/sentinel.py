@@ -296,7 +296,7 @@ class Sentinel:
         self.clock.trains = True
         if not self.capture.elsewhere:
             self.clock.backward_begins()
-        if self.left_out.due:
+        if self.left_out.is_due(roots):
             self.left_out.backward_begins(roots)
         self.losses.take(roots, self.clock.micro_step)
         if not self.clock.has_optimizer:

@@ -54,7 +54,46 @@ class Padded:
             self.said.append("no number")
 
 
-WAYS = [Padded.reads_it_behind, Padded.reads_it_before, Padded.keeps_the_best, Padded.prints_that_it_is_bad]
+class Meter:
+    def __init__(self):
+        self.sum = 0.0
+
+    def update(self, value):
+        self.sum += float(value)
+
+
+def gives_it_to_a_meter(self, x, target):
+    self.update(x, target)
+    naive = ((self.net(x) - target) ** 2).mean()
+    if torch.isfinite(naive):
+        Meter().update(naive)
+
+
+def keeps_the_least(self, x, target):
+    self.update(x, target)
+    naive = ((self.net(x) - target) ** 2).mean().item()
+    if not math.isnan(naive):
+        self.best = min(self.best, naive, math.inf)
+
+
+def mean_square(out, target):
+    return ((out - target) ** 2).mean()
+
+
+def has_one_helper_for_both(self, x, target):
+    loss = mean_square(self.net(x), torch.rand(5, 3))
+    self.optimizer.zero_grad()
+    loss.backward()
+    self.optimizer.step()
+    naive = mean_square(self.net(x), target).item()
+    if naive < self.best:
+        self.said.append(naive)
+
+
+WAYS = [
+    Padded.reads_it_behind, Padded.reads_it_before, Padded.keeps_the_best, Padded.prints_that_it_is_bad,
+    gives_it_to_a_meter, keeps_the_least, has_one_helper_for_both,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -157,4 +196,36 @@ def test_a_loss_that_would_be_handed_to_an_update_is_none_that_is_only_read(work
     for _ in range(loop.late):
         loop.guarded(loop.loss())
     assert loop.skipped == loop.late
+    assert told_at_the_end(worker) == ["loss"]
+
+
+class Phased(Rejecting):
+    """After a warm-up of another loss its own one trains for a while, between two looks at what trains."""
+
+    def by_a_bound(self, loss):
+        if loss.item() < 1e4:
+            self.update(loss)
+
+    def by_keyword(self, loss):
+        if torch.isfinite(loss):
+            self.update(loss=loss)
+
+    def a_part_of_it(self, loss):
+        if torch.isfinite(loss):
+            self.update(loss * 0.5)
+
+    def by_inequality(self, loss):
+        if loss.item() > 1e4 or loss.item() != loss.item():
+            self.skipped += 1
+        else:
+            self.update(loss)
+
+
+@pytest.mark.parametrize("way", [Phased.by_a_bound, Phased.by_keyword, Phased.a_part_of_it, Phased.by_inequality])
+def test_a_phase_between_two_looks_has_lines_that_train(work, way):
+    worker, loop = work(), Phased(good=15, late=25)
+    for _ in range(34):
+        loop.update(loop.net(torch.rand(5, 4)).square().mean())
+    for _ in range(loop.good + loop.late):
+        way(loop, loop.loss())
     assert told_at_the_end(worker) == ["loss"]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
 _MOST_LOOKS = 2
-_MORE = 128
+_MANY, _MORE = 3, 128
 
 
 class LeftOut:
@@ -49,10 +49,9 @@ class LeftOut:
         self.trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
 
-    @property
-    def due(self) -> bool:
-        """Whether the next backward call is to be told of."""
-        return bool(self.asked.known) or self._sentinel.clock.step >= self.trained.due_at
+    def is_due(self, roots: Sequence[Tensor]) -> bool:
+        """Whether a backward call on ``roots`` is to be told of."""
+        return bool(self.asked.known) or any(map(self.trained.is_due, roots))
 
     @guarded("questions")
     def backward_begins(self, roots: Sequence[Tensor]) -> None:
@@ -107,19 +106,29 @@ class LeftOut:
             made = tape.maker(one.tensor)
             own = set() if made is None else _lineage([made[0]])
             taken = made is not None and (own & used or _is_of_earlier(made[0], tape.step))
-            if one.norm or not (taken or (made is not None and not self._is_rejected(one, made[0], lines))):
+            if one.norm or not (taken or (made is not None and self._is_read(one, made[0], lines))):
                 yield one
             used |= own
 
-    def _is_rejected(self, question: Question, maker: Entry, used: Iterable[Entry] = ()) -> bool:
-        return self.trained.may_be_loss(maker, used) or is_decided(question)
+    def _is_read(self, question: Question, maker: Entry, used: Iterable[Entry]) -> bool:
+        """Whether it may be a metric, beside a loss of which the calls ``used`` are."""
+        if self.trained.has_trained(maker, used) or is_decided(question):
+            return False
+        self.trained.is_read(maker)
+        return True
+
+    def _is_rejected(self, question: Question, maker: Entry, *, many: bool) -> bool:
+        """Whether it is a loss that no step was made of; ``many`` of its like were asked of, and none since trained."""
+        lines = self.trained
+        return lines.has_trained(maker) or (many and lines.may_have(maker)) or is_decided(question)
 
     def are_metrics(self) -> bool:
         """Whether what the script has read since its last update decides nothing, nor is of a line that trains."""
         clock, tape = self._sentinel.clock, self._sentinel.capture.tape
         here = [one for one in self.asked.known if one.step == clock.step and not one.norm]
         made = [(one, tape.maker(one.tensor)) for one in here]
-        rejected = any(maker is None or self._is_rejected(one, maker[0]) for one, maker in made)
+        many = len(here) >= _MANY
+        rejected = any(maker is None or self._is_rejected(one, maker[0], many=many) for one, maker in made)
         return bool(here) and clock.updated_in >= 0 and not rejected
 
     def judge(self, optimizer: Optimizer, sight: Sight) -> Sight:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from nandiag.runtime.evidence.around.place import Function, end_of
 from nandiag.runtime.frames import USER
@@ -12,12 +14,13 @@ from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
 
+Functions: TypeAlias = Mapping[str, Sequence[ast.stmt]]
+
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 _STEPS = frozenset({"backward", "step"})
 _LEAVES = (ast.Break, ast.Raise, ast.Continue, ast.Return)
-_ASKS = frozenset({"isfinite", "isnan", "isinf"})
-# To say a number, or to write it down, makes no use of it as a loss.
-_SAYS = frozenset({"print", "append", "add", "log", "info", "debug", "warning", "error", "write", "add_scalar", "item"})
+_CLASSES = ""  # no function has that name
+_DEEP = 3  # calls, from that under a condition to the one that trains
 
 
 @guarded("questions")
@@ -47,7 +50,7 @@ def _decides(file: str, line: int) -> bool:
         return False
     inner = _inner(condition)
     leads = any(isinstance(one, _LEAVES) for one in inner) or bool(_called(inner) & (_ENDS | _STEPS))
-    return leads or _hands_on(inner, [condition.test, *_values(file, line)])
+    return leads or _hands_on(inner, [condition.test, *_values(file, line)], _functions(file))
 
 
 def _values(file: str, line: int) -> list[ast.expr]:
@@ -57,14 +60,44 @@ def _values(file: str, line: int) -> list[ast.expr]:
     return [one.value for one in made if one.lineno <= line <= end_of(one)[0]]
 
 
-def _hands_on(inner: list[ast.AST], asked: list[ast.expr]) -> bool:
-    """Whether what is asked there to be finite is given to a call under the condition that does more than say it."""
-    nodes = [node for one in asked for node in ast.walk(one)]
-    if not _called(nodes) & _ASKS:
-        return False
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    calls = [one for one in inner if isinstance(one, ast.Call) and _name_of(one.func) not in _SAYS]
-    return any(isinstance(word, ast.Name) and word.id in names for one in calls for word in one.args)
+def _hands_on(inner: list[ast.AST], asked: list[ast.expr], functions: Functions) -> bool:
+    """Whether what is asked of there is given to a call under the condition that trains by it, as its text has it."""
+    names = {node.id for one in asked for node in _names(one)}
+    calls = [one for one in inner if isinstance(one, ast.Call) and _trains(one, functions, _DEEP)]
+    words = [word for one in calls for word in (*one.args, *(keyword.value for keyword in one.keywords))]
+    return any(node.id in names for word in words for node in _names(word))
+
+
+def _trains(call: ast.Call, functions: Functions, deep: int) -> bool:
+    """Whether all that it may call, by its name and that of its class, calls backward or an update, however deep."""
+    name, own = _name_of(call.func), ast.unparse(call.func).startswith("self.")
+    known = [one for one in functions.get(name, ()) if not own or one.lineno in _of_class(functions, call.lineno)]
+    return bool(deep and known) and all(_goes_back(one, functions, deep - 1) for one in known)
+
+
+def _goes_back(function: ast.stmt, functions: Functions, deep: int) -> bool:
+    inner = [*ast.walk(function)]
+    calls = [one for one in inner if isinstance(one, ast.Call)]
+    return bool(_called(inner) & _STEPS) or any(_trains(one, functions, deep) for one in calls)
+
+
+def _of_class(functions: Functions, line: int) -> range:
+    """Return the lines of the innermost class around a line, else all."""
+    around = [one for one in functions[_CLASSES] if one.lineno <= line <= end_of(one)[0]]
+    innermost = max(around, key=lambda one: one.lineno, default=None)
+    return range(sys.maxsize) if innermost is None else range(innermost.lineno, end_of(innermost)[0] + 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(file: str) -> Functions:
+    """Return the functions and methods of a file by their names, and its classes."""
+    tree, found = tree_of(file), dict[str, list[ast.stmt]]({_CLASSES: []})
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found[_CLASSES].append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.setdefault(node.name, []).append(node)
+    return found
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,42 +18,79 @@ from nandiag.runtime.tape.packed.jots import MOST
 _FIRST, _EACH, _MOST = 4, 61, 256
 # A script has not so many lines that train, unless it makes code as it runs.
 _MOST_PLACES = 4096
+# The line of a helper, what called it, and what called that.
+_WAY = 3
 
 
 class Trained:
-    """The lines of calls behind losses that trained: nothing is known where these were not taped."""
+    """The lines of calls behind losses that trained: nothing is known where these were not taped.
+
+    A line that trains where it is called from one place may be read only where it is from another one.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._places = set[Any]()
+        self._places, self._ways, self._read = set[Any](), set[Any](), set[Any]()
+        self._kinds = set[Any]()  # of losses: by their newest node and what that is of
         self._learnt = self.due_at = 0  # steps: the newest that was gone through, and the next that is to be
 
-    def learn(self, roots: Sequence[Tensor]) -> None:
-        """A backward call on ``roots`` begins: one of a step that is due, which may have several, is gone through.
+    def is_due(self, root: Tensor) -> bool:
+        """Whether a backward on ``root`` is to be gone through: a step of its turn has come, or it is of a new kind.
 
-        Later on a phase of the training may have lines of its own. Behind very many calls none is, for to ask who made
-        the loss would have all of them packed.
+        Later on a phase of the training may have lines of its own.
         """
-        step = self._tape.step
+        return self._tape.step >= self.due_at or _kind(root) not in self._kinds
+
+    def learn(self, roots: Sequence[Tensor]) -> None:
+        """A backward call on ``roots`` begins: one that is due is gone through, and all others of a step that is.
+
+        Behind very many calls none is, for to ask who made the loss would have all of them packed.
+        """
+        step, kinds = self._tape.step, set(map(_kind, roots))
         if step > self._learnt >= self.due_at:
             self.due_at = self._learnt + (1 if self._learnt < _FIRST else min(self._learnt, _EACH))
-        if step < self.due_at:
+        if step < self.due_at and kinds <= self._kinds:
             return
-        self._learnt = self.due_at = step
-        if len(self._tape.jots.many) <= MOST and len(self._places) < _MOST_PLACES:
+        if step >= self.due_at:
+            self._learnt = self.due_at = step
+        if len(self._kinds) < _MOST_PLACES:
+            self._kinds |= kinds
+        if len(self._tape.jots.many) <= MOST and len(self._ways) < _MOST_PLACES:
             makers = [made[0] for one in roots if (made := self._tape.maker(one)) is not None]
-            self._places |= _places(islice(ancestors(makers), _MOST))
+            behind = [entry for entry in islice(ancestors(makers), _MOST) if entry.grad]
+            self._places |= set(map(_place, behind))
+            self._ways |= set(map(_way, behind))
 
-    def may_be_loss(self, maker: Entry, used: Iterable[Entry] = ()) -> bool:
-        """Whether what ``maker`` made is of a line that trains: one that has, or of those ``used`` now."""
-        own = next((one for one in ancestors([maker]) if one.grad), maker)
-        return not self._places or _place(own) in self._places or _place(own) in _places(used)
+    def has_trained(self, maker: Entry, used: Iterable[Entry] = ()) -> bool:
+        """Whether what ``maker`` made is of a line that trains, called as it is here; or of those ``used`` now."""
+        own = _way(_own(maker))
+        return not self._ways or own in self._ways or own in {_way(one) for one in used if one.grad}
+
+    def may_have(self, maker: Entry) -> bool:
+        """Whether it is of a line that trains, wherever that is called, and was not read beside what trains."""
+        own = _own(maker)
+        return _way(own) not in self._read and (not self._places or _place(own) in self._places)
+
+    def is_read(self, maker: Entry) -> None:
+        """What ``maker`` made was read in a step that another loss was made a step of."""
+        if len(self._read) < _MOST_PLACES:
+            self._read.add(_way(_own(maker)))
 
 
-def _places(entries: Iterable[Entry]) -> set[Any]:
-    return {_place(entry) for entry in entries if entry.grad}
+def _kind(root: Tensor) -> Any:
+    node = root.grad_fn
+    inner = () if node is None else node.next_functions[:1]
+    return type(node), *(type(one) for one, _ in inner)
+
+
+def _own(maker: Entry) -> Entry:
+    return next((one for one in ancestors([maker]) if one.grad), maker)
 
 
 def _place(entry: Entry) -> Any:
     # By name: the function may be a model, which is not to be held. And by its own line: a loss's is called anywhere.
-    return entry.name, *(place[:2] for place in entry.places[:1])
+    return _way(entry)[:2]
+
+
+def _way(entry: Entry) -> Any:
+    return entry.name, *(place[:2] for place in entry.places[:_WAY])
