@@ -107,7 +107,7 @@ def _kind(facts: tuple[TensorFact, ...], harm: Harm | None) -> str:
 
 def _kind_by_numpy(look: Looked | None) -> str | None:
     """Return the kind that numpy says that its line made; what came of it in torch may be another."""
-    made = None if _outputs_are(look) == _OUTPUT or look is None else words.numpy_kind(str(look.facts.get("numpy")))
+    made = None if _outputs_are(look) == _OUTPUT or look is None else words.by_numpy(look.facts, look.outputs)
     return None if made is None else "nan" if made == "NaN" else "inf"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -45,10 +46,14 @@ class Seen(Generic[E]):
 
 
 class Search(NamedTuple):
-    """What is known of a worker whose loss scale seemed to collapse: the step it reached, and its newest steps."""
+    """What is known of a worker whose loss scale seemed to collapse: the step it reached, and its newest steps.
+
+    ``updates`` are those that each of its optimizers made by its end.
+    """
 
     reached: int
     past: History
+    updates: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,12 @@ class Timeline:
 
     def updates_since(self, skip: Seen[Skipped]) -> int:
         """Return how many updates the rank that left one out is known to have made since, of the same optimizer."""
-        search = self.searches[_worker(skip)]
-        if len(set(search.past.optimizer)) > 1:
+        search, own = self.searches[_worker(skip)], skip.event.optimizer
+        made = search.updates[own] if own is not None and own < len(search.updates) else None
+        if made is not None and skip.event.updates is not None:
+            return made - skip.event.updates
+        others = {*search.past.optimizer} - {own}
+        if len(others) > (own is None):  # the newest steps may all be of another one
             return _own_since(search.past, skip.event)
         return search.reached - skip.event.step
 
@@ -85,7 +94,8 @@ class Timeline:
 def _own_since(past: History, skip: Skipped) -> int:
     """Return how many updates its own optimizer made behind a skip: those of others tell nothing of its scale.
 
-    A skip is a row without a norm and a learning rate; one within the update is a row beside that of the update.
+    A skip is a row without a norm and a learning rate; one within the update is a row beside that of the update, whose
+    norm is bad. An optimizer that lags has many rows of one step.
     """
     made, before = 0, None
     for row in zip(past.step, past.grad_norm, past.lr, past.optimizer, strict=True):
@@ -96,8 +106,12 @@ def _own_since(past: History, skip: Skipped) -> int:
             made += 1
         elif before == row[0]:
             made -= 1
-        before = None if left_out else row[0]
+        before = None if left_out or _is_finite(row[1]) else row[0]
     return made
+
+
+def _is_finite(norm: float | None) -> bool:
+    return norm is not None and math.isfinite(norm)
 
 
 def name_of_own(harm: Harm) -> str | None:
@@ -136,7 +150,9 @@ def _searches(logs: Iterable[RankLog], of: Mapping[type, list[Seen[Any]]]) -> di
             reached[_worker(one)] = max(reached[_worker(one)], step)
     own = ((log, newest_history(log)) for log in logs if (log.rank, log.attempt) in low)
     past = {(log.rank, log.attempt): known for log, known in own if known is not None}
-    return {worker: Search(reached[worker], past.get(worker) or History((), (), (), (), ())) for worker in low}
+    ended = {_worker(one): one.event.updates for one in of[Finished]}
+    nothing = History((), (), (), (), ())
+    return {one: Search(reached[one], past.get(one) or nothing, ended.get(one, ())) for one in low}
 
 
 def _worker(one: Seen[Any]) -> Worker:

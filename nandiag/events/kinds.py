@@ -204,7 +204,8 @@ class Skipped:
     ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
     ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, the ``gradient norm``, or a ``scaled
     gradient``, where the script searches its own loss ``scale``.
-    ``last``: no update was made behind it any more. ``optimizer``: whose it was, by the numbers of :class:`History`.
+    ``last``: no update was made behind it any more. ``optimizer``: whose it was, by the numbers of :class:`History`,
+    which had made ``updates`` by then.
     """
 
     step: int
@@ -217,6 +218,7 @@ class Skipped:
     of: str = "loss"
     last: bool = False
     optimizer: int | None = None
+    updates: int | None = None
 
     @property
     def collapsed(self) -> bool:
@@ -365,13 +367,15 @@ class Finished:
     """The worker's interpreter reached its end in order; ``steps`` optimizer steps were completed.
 
     ``bad_losses``: in how many steps a loss was bad, the first of them and the last; empty where in none. A fourth says
-    that they are those of an optimizer that is behind another one, by its own count.
+    that they are those of an optimizer that is behind another one, by its own count. ``updates``: how many each of the
+    first optimizers has made, by the numbers of :class:`History`; None of one that is gone.
     """
 
     steps: int
     skips: int = 0
     last_finite_step: int | None = None
     bad_losses: tuple[int, ...] = ()
+    updates: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

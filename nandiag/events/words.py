@@ -186,6 +186,16 @@ def numpy_kind(said: str) -> str | None:
     return "NaN" if kind == "invalid value" and name != "cast" else None
 
 
+def by_numpy(facts: Mapping[str, object], came: Iterable[TensorFact]) -> str | None:
+    """Return what a line of numpy's made by what it said; None where that is not told, and what ``came`` of it is.
+
+    A ``number`` was seen as it was made; of an array that was not, and that came as NaN alone, no infinity is told.
+    """
+    made = numpy_kind(str(facts.get("numpy")))
+    unseen = facts.get("number") is not True and made != "NaN"
+    return None if unseen and bad_kind(came) == "NaN" else made
+
+
 def tensor(fact: TensorFact) -> str:
     """Return one line on a tensor: dtype and shape, what is bad in it, and the range of the finite part."""
     shape = "x".join(str(size) for size in fact.shape) or "scalar"

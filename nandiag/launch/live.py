@@ -29,7 +29,7 @@ from nandiag.events import (
     Warned,
 )
 from nandiag.events.visible import clean
-from nandiag.events.words import bad_kind, made_kind, module, numpy_kind, op, ranks
+from nandiag.events.words import bad_kind, by_numpy, made_kind, module, op, ranks
 from nandiag.launch.hang import HangWatch, Workers, waited_in_vain
 from nandiag.launch.nodes import presence
 from nandiag.store.layout import RunFolder
@@ -192,7 +192,7 @@ def _of_look(rank: int, look: Looked) -> str:
     elif site is not None and op(site.op or "") == "lift_fresh" and any(fact.bad for fact in look.outputs):
         what = f"torch took {bad_kind(look.outputs)} in, from Python's numbers or numpy's"
     else:
-        said = numpy_kind(str(look.facts.get("numpy")))
+        said = by_numpy(look.facts, look.outputs)
         made = None if any(fact.guessed for fact in look.outputs) else made_kind(look.outputs, look.inputs) or kind
         what = f"{where} made {said or made or 'NaN or Inf'}"
     if look.facts.get("birth") == "op" and look.source == "op" and not {"saved_at", "thread"} & look.facts.keys():

@@ -56,6 +56,7 @@ _IN_FLOAT32 = (
 _LOGS = frozenset({"log", "log2", "log10"})
 # What comes as near to 1 as its argument is large, or small: each by its autograd node, and by its name.
 _NEAR_ONE_BY = ("Sigmoid", "Softmax", "Exp", "Tanh", "Erf", "Cos", "Sin")
+_NEAR_ONE_CALLS = frozenset(one.lower() for one in _NEAR_ONE_BY)
 _BOUNDS = {"clamp": 1, "clip": 1, "clamp_max": 0}  # at which place among the numbers the upper one is
 _COARSE = "it has 3 digits, so that 1 - 0.999 is 0 in it, and a small eps is lost in a sum"
 
@@ -108,8 +109,36 @@ def _is_squashed(facts: Facts, node: ast.expr) -> bool:
     """Whether a function that comes near 1 made it, by its graph or by the script's text."""
     nodes = facts.extra.get("made_by")
     made = isinstance(nodes, list) and any(str(one).partition("Backward")[0] in _NEAR_ONE_BY for one in nodes)
-    text = f"{ast.unparse(node)} {facts.kind(ast.unparse(node))}".lower()
-    return made or any(f"{one.lower()}(" in text for one in _NEAR_ONE_BY)
+    texts = (node, _kind_of(facts, node))
+    return made or any(_comes_near_one(one, facts) for text in texts if text is not None for one in ast.walk(text))
+
+
+def _kind_of(facts: Facts, node: ast.expr) -> ast.expr | None:
+    """Return the expression that the script has a name for."""
+    text = facts.kind(ast.unparse(node))
+    return parsing.expression(text) if text else None
+
+
+def _comes_near_one(node: ast.AST, facts: Facts) -> bool:
+    """Whether it is a call of such a function, by the last word of its name, or a part divided by the sum of all."""
+    if isinstance(node, ast.Call):
+        name = _last_name(node)
+        return not name.startswith("log") and name.rpartition("_")[2] in _NEAR_ONE_CALLS
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    part, whole = ast.unparse(node.left), (node.right, _kind_of(facts, node.right))
+    sums = (one for text in whole if text is not None for one in ast.walk(text) if isinstance(one, ast.Call))
+    return any(_last_name(one) == "sum" and part in _summed(one) for one in sums)
+
+
+def _last_name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2].strip("_").lower()
+
+
+def _summed(call: ast.Call) -> list[str]:
+    """Return what a call of ``sum`` may add up: what it is a method of, or what it is given first."""
+    own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [ast.unparse(one) for one in (*own, *call.args[:1])]
 
 
 def _bounds_of(facts: Facts, node: ast.expr) -> tuple[str, str] | None:

@@ -187,7 +187,7 @@ def _kind(claim: Claim, origin: Origin) -> str:
     if claim.basis == "look":
         outputs = [fact for fact in outputs if fact.bad][:1]
     if claim.basis == "look" and claim.shown is not None and origin.outputs_are != "output":
-        return _kind_by_numpy(str(claim.shown.facts.get("numpy")), words.bad_kind(outputs))
+        return _kind_by_numpy(words.by_numpy(claim.shown.facts, outputs), words.bad_kind(outputs))
     # What came from another rank is shown with the line that used it, and need not be what became of the loss.
     guessed = any(fact.guessed for fact in origin.outputs)  # then what the update left is all that was seen
     lost = words.bad_kind(harm.tensors) if harm is not None and (claim.basis == "loss" or guessed) else None
@@ -328,8 +328,7 @@ def _state_summary(claim: Claim, origin: Origin, kind: str) -> str:
     return f"{kind} in {name} on {ranks} {_step(claim, origin)}"
 
 
-def _kind_by_numpy(said: str, came: str | None) -> str:
+def _kind_by_numpy(made: str | None, came: str | None) -> str:
     """Return what numpy says that it made; where it does not know the sign, that of the infinity that came of it."""
-    made = words.numpy_kind(said)
     signed = made == "Inf" and came is not None and came.endswith("Inf") and "NaN" not in came
     return (came if signed else made) or came or "NaN"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
+from nandiag.runtime.frames import Trail
+
 
 class _Known(weakref.ref[Tensor]):
     """A reference that nobody shares; ``holder`` has it, if that is there yet."""
@@ -36,6 +38,16 @@ class Weakly:
     def let_go(self) -> None:
         """Refer to nothing any more."""
         self._known = _gone  # type: ignore[assignment]
+
+
+class Exposed(Weakly):
+    """A tensor whose memory others than torch were handed, and the ``trail`` of the call, where numpy was."""
+
+    __slots__ = ("trail",)
+
+    def __init__(self, tensor: Tensor, trail: Trail) -> None:
+        super().__init__(tensor)
+        self.trail = trail
 
 
 class Staying(Weakly):

@@ -38,7 +38,7 @@ class Heard:
     ``first`` and ``step`` are the first and the newest step in which it did (``BEFORE``: before any began), ``steps``
     in how many. ``fetching``: that was, once at least, as a dataset was asked for a batch. ``fed``: what it went wrong
     with in the newest step was bad before, each of the ``looks`` that were had at it. ``laid``: the memory that it was
-    written into with what was made there in the newest step.
+    written into with what was made there in the newest step. ``blamed``: harm was told to have come of it.
     """
 
     said: str
@@ -49,6 +49,7 @@ class Heard:
     fetching: bool = False
     fed: bool = False
     looks: int = 0
+    blamed: bool = False
     laid: set[Laid] = field(default_factory=set)
 
     def again(self, step: int, *, fetching: bool) -> None:

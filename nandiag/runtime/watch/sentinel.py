@@ -342,8 +342,8 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
-        place = self.teller.history.place(optimizer)
-        skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer, place)
+        whose = self.teller.history.place(optimizer), self.clock.updates(optimizer)
+        skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer, whose)
         if (border.harms and self.teller.tell(border)) or fresh:
             self._examine(optimizer, joint=False)
         self._response.skipped(skip)
@@ -388,7 +388,8 @@ class Sentinel:
         self.teller.last_words()
         self.judge.last_words()
         RECORDER.pulse(self.clock.step, now=True)
-        return Finished(self.clock.step, self.skips.total, self.judge.finite_after, self.teller.bad_losses)
+        made, bad = self.teller.history.counted(self.clock.updates), self.teller.bad_losses
+        return Finished(self.clock.step, self.skips.total, self.judge.finite_after, bad, made)
 
 
 # before_step is called by a guarded hook, that by torch's wrapper of step(), whose frame lives as long as the step.

@@ -71,7 +71,17 @@ EVERY = [
     Sent("send", (0, 1), 7, "0#0/0", Looked("found", "message", 3, 0, "collective", "outside", SITE, (FACT,)), SITE),
     Next(1, Looked("finite", "replay", 3, 0)),
     Skipped(
-        3, 1024.0, 1, 2, -math.inf, "script", Looked("found", "replay", 3, 0), "gradient norm", last=True, optimizer=1
+        3,
+        1024.0,
+        1,
+        2,
+        -math.inf,
+        "script",
+        Looked("found", "replay", 3, 0),
+        "gradient norm",
+        last=True,
+        optimizer=1,
+        updates=2,
     ),
     Stopping(3, "auto", "stop", "gradient"),
     Raised("ValueError", "m", "Traceback", 3),
@@ -91,7 +101,7 @@ EVERY = [
     Activations((1, 2), ("a", ""), ("float16", "float32"), ((0.5, None), (math.inf, 2.0)), 3),
     Listening(61, ("/torch/", "/python/")),
     Placed("cuda:1", 1, 8, "H100", "GPU-1", {"cuda": "nccl"}),
-    Finished(9, 1, 8, (3, 2, 7)),
+    Finished(9, 1, 8, (3, 2, 7), (9, None)),
 ]
 
 

@@ -27,11 +27,20 @@ _RETURNS = (ast.Return, ast.Lambda)
 
 
 class Laid(NamedTuple):
-    """The addresses that something was laid into; ``as_it_is``: with no arithmetic on the way."""
+    """The addresses that something was laid into; ``as_it_is``: with no arithmetic on the way.
+
+    ``lost``: it is only not known where it went.
+    """
 
     first: int
     end: int
     as_it_is: bool = False
+    lost: bool = False
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether it is not known which memory it is."""
+        return self.end == sys.maxsize
 
     def meets(self, first: int, end: int) -> bool:
         """Whether some of that memory is here."""
@@ -47,6 +56,7 @@ class _Target(NamedTuple):
     as_it_is: bool
     element: bool  # what an index gives is written over as memory: ``rows[0] /= n``
     away: bool = False  # what is no array there may be taken out of it, and written where nobody sees it
+    lost: bool = False
 
 
 def laid_into(frame: FrameType | None) -> Iterator[Laid]:
@@ -83,8 +93,8 @@ def _targets(code: CodeType, instruction: int) -> tuple[tuple[_Target, ...], boo
         return tuple(_written(place)), False
     held, elements, lost = ways(place, source, flows)
     takers = [one for one in flows if one is not source and held & taken(one.parts)]
-    kept = [_Target(one, as_it_is=False, element=False, away=True) for one in elements]
-    anywhere = [_Target(ast.Constant(None), as_it_is=False, element=True)] if lost else []
+    kept = [_Target(one, as_it_is=False, element=False, away=True, lost=True) for one in elements]
+    anywhere = [_Target(ast.Constant(None), as_it_is=False, element=True, lost=True)] if lost else []
     written = (target for one in takers for target in _written_by(one, held))
     targets = (*_written(place), *written, *kept, *anywhere)
     return targets, any(isinstance(one, _RETURNS) for flow in (source, *takers) for one in _nodes(flow))
@@ -147,7 +157,7 @@ def _memory(target: _Target, names: Mapping[str, Any]) -> Laid | None:
     if not _is_array(value) and (target.element or value is UNKNOWN):
         value = value_of(node, names)
     if value is UNKNOWN or (target.away and not _is_array(value)):
-        return ANYWHERE._replace(as_it_is=target.as_it_is)
+        return ANYWHERE._replace(as_it_is=target.as_it_is, lost=target.lost)
     if not _is_array(value) or target.away:
         return None  # of an element of an array its own statement tells more
     first, end = _bounds(value)

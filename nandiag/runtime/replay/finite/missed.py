@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
-from nandiag.events import Looked, TensorFact
+from nandiag.events import Looked, TensorFact, words
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import with_heard
@@ -16,7 +16,8 @@ from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.seen import Evidence
 from nandiag.runtime.look.finite import fact, is_bad, local
-from nandiag.runtime.numeric.warned import Heard
+from nandiag.runtime.numeric.into.written import Writes, names_at, writes_at
+from nandiag.runtime.numeric.warned import HEARD, Heard
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.finite.carrying import carriers, likely
 from nandiag.runtime.replay.finite.early import with_copy_under_way, with_read_under_way
@@ -46,11 +47,12 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     that numpy was handed, and complained of.
     """
     handed = _handed_to_numpy(case, capture)
-    by_numpy = (_by_numpy(case, one) for one in handed)
+    writers = {id(one): _writers(one, capture) for one in handed}
+    by_numpy = (_by_numpy(case, one, writers[id(one)]) for one in handed)
     known = _brought(case, seen) or next((one for one in by_numpy if one is not None), None)
     if known is not None:
         return known
-    doubts = [*seen.doubts(), *_not_run(case, seen, capture, partial=partial), *([_HANDED] if handed else [])]
+    doubts = [*seen.doubts(), *_not_run(case, seen, capture, partial=partial), *_handed(writers.values())]
     looked = case.nothing("finite", "; ".join([_FINITE, *doubts]))
     looked = replace(looked, facts={"complete": not doubts, "joint": case.joint, **seen.multiplied()})
     looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
@@ -81,38 +83,81 @@ def _handed_to_numpy(case: Case, capture: Capture) -> list[Tensor]:
     return [one for one in case.gradients if storage(one) in handed and is_bad(one)]
 
 
-def _by_numpy(case: Case, handed: Tensor) -> Looked | None:
+def _writers(handed: Tensor, capture: Capture) -> list[Writes | None]:
+    """Return the statement that handed a gradient's memory to numpy each time, None for one that need not write."""
+    exposed = ((one.trail, whole) for one in capture.window.exposed if (whole := one()) is not None)
+    return [writes_at(trail) for trail, whole in exposed if storage(whole) == storage(handed)]
+
+
+def _handed(writers: Iterable[list[Writes | None]]) -> Iterator[str]:
+    """Yield that numpy was handed gradients' memory, with the line that writes there where that is known to be one."""
+    known = {one for some in writers for one in some}
+    lines = {words.place((one.file, one.line)) for one in known if one is not None}
+    if known:
+        yield f"{_HANDED} ({lines.pop()} writes into it)" if len(lines) == 1 else _HANDED
+
+
+def _by_numpy(case: Case, handed: Tensor, writers: list[Writes | None]) -> Looked | None:
     """Return the line that numpy complained of in this step, where it wrote that into the memory of a bad gradient."""
     facts: dict[str, object] = {"complete": False, "joint": case.joint}
     came = replace(case.nothing("found", _FINITE), source="outside", inputs=(fact(handed),), facts=facts)
-    heard = with_heard(came, _into(handed))
+    heard = _heard_into(came, handed, case.step, writers)
     return replace(heard, phase="optimizer") if heard.facts.get("heard") is True else None
 
 
-def _by_numpy_too(looked: Looked, op: Op) -> Looked:
+def _by_numpy_too(looked: Looked, op: Op, step: int) -> Looked:
     """Return what is told of a weight or buffer that came bad to ``op``, or the line that numpy laid that there by."""
     for one in op.outside:
         came = replace(looked, source="outside", facts={})
-        heard = with_heard(came, _into(one.tensor))
+        heard = _heard_into(came, one.tensor, step - 1, [])  # a weight is used a step after it was written
         if heard.facts.get("heard") is True:
             return replace(heard, phase=op.spot.phase, facts={**looked.facts, **heard.facts})
     return looked
 
 
-def _into(tensor: Tensor) -> Callable[[Heard], bool]:
-    memory = local(tensor)
-    return functools.partial(_wrote, memory=tensor if memory is None else memory, signs=fact(tensor))
+def _heard_into(came: Looked, tensor: Tensor, since: int, writers: Sequence[Writes | None]) -> Looked:
+    laid = functools.partial(_may_have_written, tensor=tensor, signs=fact(tensor), since=since, writers=writers)
+    heard = with_heard(came, laid)
+    if heard.facts.get("heard") is True:
+        for one in filter(laid, HEARD.all()):
+            one.blamed = True
+    return heard
 
 
-def _wrote(heard: Heard, memory: Tensor, signs: TensorFact) -> bool:
-    """Whether numpy laid what it complained of into ``memory``, and what lies there may be that.
+def _may_have_written(
+    heard: Heard, tensor: Tensor, signs: TensorFact, since: int, writers: Sequence[Writes | None]
+) -> bool:
+    """Whether numpy laid what it complained of into ``tensor``, and what lies there may be that.
 
     One that is only read, for a metric, was made bad by somebody else.
     """
-    first = memory.untyped_storage().data_ptr()
-    laid = [one for one in heard.laid if one.meets(first, first + memory.untyped_storage().nbytes())]
+    memory = local(tensor)
+    storage_of = (tensor if memory is None else memory).untyped_storage()
+    laid = [one for one in heard.laid if one.meets(storage_of.data_ptr(), storage_of.data_ptr() + storage_of.nbytes())]
     lowest = heard.said.startswith("divide by zero encountered in log")  # that makes no other infinity
-    return any(not (lowest and one.as_it_is) or signs.neginf or signs.nan for one in laid)
+    fitting = [one for one in laid if not (lowest and one.as_it_is) or signs.neginf or signs.nan]
+    if not all(one.anywhere for one in fitting):
+        return True
+    others = all(one.lost for one in fitting) and _is_written_by_others(heard, writers)
+    return bool(fitting) and not others and not _was_harmless(heard, since) and _is_of_its_kind(heard, signs)
+
+
+def _was_harmless(heard: Heard, since: int) -> bool:
+    """Whether numpy complained of it in steps before ``since``, and nothing came of that."""
+    return heard.first < since and not heard.blamed
+
+
+def _is_written_by_others(heard: Heard, writers: Sequence[Writes | None]) -> bool:
+    """Whether all statements that were handed the memory are known, and what they write there has other names."""
+    own = names_at(heard.places)
+    return bool(writers) and all(one is not None and one.names.isdisjoint(own) for one in writers)
+
+
+def _is_of_its_kind(heard: Heard, signs: TensorFact) -> bool:
+    """Whether an infinity lies there where one was made; of one that became NaN in numpy it had complained, too."""
+    if not heard.said.startswith(("divide by zero", "overflow")) or signs.posinf or signs.neginf:
+        return True
+    return any(one.said.startswith("invalid") and one.step == heard.step for one in HEARD.all())
 
 
 def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture: Capture) -> Looked:
@@ -123,7 +168,7 @@ def unless_too_early(case: Case, looked: Looked, op: Op, seen: Evidence, capture
     Only where by now all that was to come is there, and finite: what the other rank gave is not what was read.
     """
     if looked.source in _STATE and "birth" not in looked.facts:
-        return _by_numpy_too(looked, op)
+        return _by_numpy_too(looked, op, case.step)
     through = [one for one in capture.exchanges if one.under_way is not None and one.under_way.is_finite()]
     if looked.source != "received" or not through:
         return looked

@@ -28,7 +28,7 @@ from nandiag.runtime.memory.laid import laid_by
 from nandiag.runtime.memory.later.handed_out import HandedOut
 from nandiag.runtime.memory.later.moved import Laid, Moved
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.memory.weakly import Weakly
+from nandiag.runtime.memory.weakly import Exposed
 from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import CALL, ROOT, Entry
@@ -97,7 +97,7 @@ class Window(Beneath):
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
         self.moved = Moved(tape)
-        self.exposed: deque[Weakly] = deque(maxlen=_MOST_EXPOSED)
+        self.exposed: deque[Exposed] = deque(maxlen=_MOST_EXPOSED)
         self.wrote: Callable[[Tensor, Any], object] | None = None
         self.refused: Callable[[BaseException, Any], object] | None = None
         self.asked: Questions | None = None
@@ -239,7 +239,8 @@ class Window(Beneath):
         if what.exposes and args and isinstance(args[0], Tensor):
             self._count_question(args[0])
             self.handed_out.exposed(what.name, args[0], sys._getframe(3))
-            self.exposed.append(Weakly(base_of(args[0])))
+            by_numpy = trail(sys._getframe(3)) if what.name == "numpy" else ()
+            self.exposed.append(Exposed(base_of(args[0]), by_numpy))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(what, args, kwargs) if what.in_place else None

@@ -46,6 +46,11 @@ class Ring:
             self._whose.append(weakref.ref(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None)
         return known
 
+    def counted(self, updates: Callable[[torch.optim.Optimizer], int]) -> tuple[int | None, ...]:
+        """Return how many ``updates`` each of the first optimizers has made, None of one that is gone."""
+        there = (None if one is None else one() for one in self._whose[:_MOST_NAMED])
+        return tuple(None if one is None else updates(one) for one in there)
+
     def name(self) -> None:
         """Learn what the script calls its optimizers, where it has several: called from within its own code."""
         if 1 < len(self._whose) <= _MOST_NAMED:

@@ -51,14 +51,32 @@ def test_without_a_bound_the_rounding_is_possible_where_it_was_squashed(at, by_h
     assert rounded(at, by_hand, nodes=("RsubBackward1", node))[0].strength == POSSIBLE
 
 
-@pytest.mark.parametrize("text", ["torch.sigmoid(scores)", "1 - torch.exp(-rate)", "scores.softmax(-1)"])
+@pytest.mark.parametrize("text", [
+    "torch.sigmoid(scores)", "1 - torch.exp(-rate)", "scores.softmax(-1)", "F.gumbel_softmax(scores)",
+    "nn.Sigmoid()(scores)", "scores.sigmoid_()", "big / big.sum(1, keepdim=True)", "big / (torch.sum(big, 1) + 1e-6)",
+    "(big / big.sum()).squeeze(-1)",
+])  # fmt: skip
 def test_it_is_possible_where_the_script_says_that_it_was_squashed(at, by_hand, text):
     assert rounded(at, by_hand, ("p", text))[0].strength == POSSIBLE
 
 
-@pytest.mark.parametrize("names", [(), (("p", "(torch.rand(16, 4) < 0.3).bfloat16()"),)])
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        (("p", "(torch.rand(16, 4) < 0.3).bfloat16()"),),
+        (("p", "begin_at_basin(3)"),),  # whose name only ends in that of a function that comes near 1
+        (("p", "big / big.max()"),),  # which is 1 at the largest, by no rounding
+        (("p", "ends / 4"),),
+    ],
+)
 def test_a_mask_of_ones_was_not_rounded(at, by_hand, names):
     assert rounded(at, by_hand, *names, nodes=("RsubBackward1", "ExpandBackward0"))[0] is None
+
+
+def test_a_sum_that_has_a_name_is_known(at, by_hand):
+    assert rounded(at, by_hand, ("p", "big / total"), ("total", "big.sum(1, keepdim=True)"))[0].strength == POSSIBLE
+    assert rounded(at, by_hand, ("p", "big / total"), ("total", "other.sum()"))[0] is None
 
 
 def test_it_is_none_of_float32_nor_of_p_itself(at, by_hand):

@@ -83,6 +83,37 @@ def test_updates_of_its_own_do(by_hand):
     assert "10 updates were made behind the last of them" in report.findings[0].text
 
 
+def behind_another(by_hand, finished, *, counted=None):
+    """A run whose first optimizer leaves out all from step 5 on; all that is known of since is of the second."""
+    past = History(tuple(range(600, 700)), (1.0,) * 100, (1.0,) * 100, (0.1,) * 100, (None,) * 100,
+                   optimizer=(1,) * 100)  # fmt: skip
+    skips = [Skipped(5, 2.0 ** (2 - n), 1 + n, 1 + n, optimizer=0, updates=counted) for n in range(20)]
+    return analyse(by_hand.run(by_hand.rank(0, *skips, past, finished, world=1), world=1))
+
+
+@pytest.mark.parametrize(("updates", "counted"), [((), None), ((5, 695), 5)])
+def test_updates_of_another_are_not_its_own_though_its_own_steps_are_known_no_more(by_hand, updates, counted):
+    report = behind_another(by_hand, by_hand.finished(700, 20, 699, updates=updates), counted=counted)
+    assert report.verdict.cause == "loss_scale_collapse"
+
+
+def test_updates_that_were_counted_show_that_a_scale_was_found_long_ago(by_hand):
+    report = behind_another(by_hand, by_hand.finished(700, 20, 699, updates=(105, 595)), counted=5)
+    assert not report.verdict.anomaly
+    assert "100 updates were made behind the last of them" in report.findings[0].text
+
+
+@pytest.mark.parametrize(("norm", "collapsed"), [(1.0, False), (float("inf"), True), (None, True)])
+def test_a_skip_takes_back_the_update_beside_it_only_where_that_is_itself(by_hand, norm, collapsed):
+    # All of them have the step of another optimizer that is ahead, and each update is followed by a skip.
+    norms = (1.0, *(norm, None) * 4)
+    rates = (0.1, *(0.1, None) * 4)
+    past = History((9,) * 9, (1.0,) * 9, norms, rates, (None,) * 9, optimizer=(1, *(0,) * 8))
+    skips = [Skipped(9, 2.0**-n, 1, n, optimizer=0) for n in range(1, 5)]
+    report = analyse(by_hand.run(by_hand.rank(0, *skips, past, by_hand.finished(9), world=1), world=1))
+    assert (report.verdict.cause == "loss_scale_collapse") is collapsed
+
+
 def test_the_skips_of_hundreds_of_ranks_are_not_each_held_against_all(by_hand):
     skips = [Skipped(step, 2.0**-step / 2, step + 1, step + 1) for step in range(60)]
     record = by_hand.run(*(by_hand.rank(n, *skips, by_hand.finished(400), world=256) for n in range(256)), world=256)

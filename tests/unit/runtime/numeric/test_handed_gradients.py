@@ -295,3 +295,58 @@ def printed(gradient):
 @pytest.mark.parametrize("reads", [printed])
 def test_what_is_seen_to_end_was_not_written_there(work, reads):
     assert with_a_damaged_gradient(work, reads).outcome == "finite"
+
+
+class Tracker:
+    def __init__(self):
+        self.rows = {}
+
+    def push(self, key, value):
+        self.rows.setdefault(key, []).append(value)
+
+
+def tracked(work, amount, count_at, handed=None):
+    """Train with a tracker that is pushed logarithms of counts, and gradients written from what a file had."""
+    worker, tracker = work(), Tracker()
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peers = np.zeros((4, 3, 4), np.float32)
+    peers[BAD, 1, 2] = amount
+    for step in range(4):
+        loss = model(torch.rand(3, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        counts = np.array([0.0 if step in count_at else 1.0, 2.0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tracker.push("entropy", np.log(counts / 6))
+        if handed is None:
+            model.weight.grad.numpy()[:] += peers[step]
+        else:
+            handed(model.weight.grad.numpy(), peers[step])
+        optimizer.step()
+    return worker.looked[0]
+
+
+def elsewhere(gradient, new):
+    gradient += new
+
+
+@pytest.mark.parametrize(
+    ("amount", "count_at", "handed"),
+    [
+        (np.nan, range(4), elsewhere),
+        (-np.inf, range(4), elsewhere),  # it had been complained of before without harm
+        (np.nan, [BAD], elsewhere),  # an infinity of numpy's is none of NaN, of which it would have complained
+        (-np.inf, [BAD], None),  # another statement is known to write there
+    ],
+)
+def test_what_only_got_lost_is_not_blamed_for_what_it_cannot_be(work, amount, count_at, handed):
+    found = tracked(work, amount, count_at, handed)
+    assert (found.outcome, found.facts["complete"], found.step) == ("finite", False, BAD)
+    assert ("test_handed_gradients.py:" in found.reason) is (handed is None)
+
+
+def test_what_got_lost_and_may_be_it_is_still_told(work):
+    found = tracked(work, -np.inf, [BAD], elsewhere)
+    assert (found.outcome, found.facts["heard"]) == ("found", True)

@@ -28,11 +28,11 @@ class Skips:
         self._in_a_row = 0
 
     def by_scaler(
-        self, step: int, scale: float | None, loss: float | None, optimizer: object, place: int
+        self, step: int, scale: float | None, loss: float | None, optimizer: object, whose: tuple[int, int]
     ) -> tuple[Skipped, bool]:
         """A scaler left out an update at ``scale``; returns what it comes to, and whether the scale is just lost.
 
-        ``place`` is the number of the ``optimizer`` in the history.
+        ``whose`` is the number of the ``optimizer`` in the history, and how many updates it has made.
         """
         counts = not self._in_a_row or id(optimizer) in self._left_out
         if counts:
@@ -40,7 +40,7 @@ class Skips:
             self._in_a_row += 1
             self._left_out.clear()
         self._left_out.add(id(optimizer))
-        skip = Skipped(step, scale, self._in_a_row, self.total, loss, optimizer=place)
+        skip = Skipped(step, scale, self._in_a_row, self.total, loss, optimizer=whose[0], updates=whose[1])
         fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
         if (counts and (self.total <= _MOST or self._in_a_row in _ROUND_NUMBERS)) or fresh:
             RECORDER.emit(skip)
