@@ -7,12 +7,13 @@ from dataclasses import replace
 from nandiag.analysis import ranks, run, timeline, verdict
 from nandiag.analysis.causes import Explain
 from nandiag.analysis.causes.apart import fastest
+from nandiag.analysis.counts import chosen
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
 from nandiag.analysis.hangs.finding import told_of
 from nandiag.analysis.hangs.passed import with_passed
 from nandiag.analysis.nccl.summary import Logs
-from nandiag.analysis.origin import Claim, choose
+from nandiag.analysis.origin import Claim
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report, Verdict
 from nandiag.analysis.verdict import Background
@@ -35,9 +36,11 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     states = ranks.states(record)
     record = replace(record, logs=without_orderly(record.logs, states))
     logs = ranks.last_logs(record.logs)
-    events = with_senders(timeline.build(record.logs))
+    found = chosen(record.logs, states)
+    claim, laid = found.claim, found.events
+    # What is told of single ranks is told in their own steps.
+    events = laid if found.logs is record.logs else with_senders(timeline.build(record.logs))
     started = run.run_of(record)
-    claim = choose(events, states)
     hang = held.hang_of(record, states, logs, started)
     states = held.victims(states, logs) if hang is not None else states
     passed = left_out(events, states, record.logs, causes) if claim is None else None
@@ -45,10 +48,10 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     if claim is None:
         concluded = verdict.healthy(states, logs, started, hang)
     else:
-        claim, concluded = _of_claim(claim, record, events, causes)
+        claim, concluded = _of_claim(claim, record, laid, causes)
     unknown = claim is None and concluded.anomaly
-    last = None if unknown else verdict.last_finite(events, states, logs, claim)
-    where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last, events))
+    last = None if unknown else verdict.last_finite(laid, found.states, ranks.last_logs(found.logs), claim)
+    where_from = (*verdict.held_bad(claim), *verdict.spoiled_between(claim, last, laid))
     matter = [0] if claim is None else [*claim.ranks, *claim.received, min(states, default=0)]
     return Report(
         run=started,

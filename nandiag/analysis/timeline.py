@@ -57,6 +57,18 @@ class Search(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """What ranks call the steps that another one counts: ``steps`` by rank, attempt and the step of that count."""
+
+    rank: int = -1
+    steps: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def of(self, rank: int, attempt: int, step: int) -> int:
+        """Return the number that the rank itself gave to a step."""
+        return self.steps.get((rank, attempt, step), step)
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """What can tell an origin, sorted in the order of the run."""
 
@@ -70,6 +82,7 @@ class Timeline:
     nexts: tuple[Seen[Next], ...] = ()
     compared: tuple[Seen[Compared], ...] = ()
     searches: Mapping[Worker, Search] = field(default_factory=dict)
+    own: Own = field(default_factory=Own)
 
     def updates_since(self, skip: Seen[Skipped]) -> int:
         """Return how many updates the rank that left one out is known to have made since, of the same optimizer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nandiag.analysis.causes.facts import is_again, is_whole
+from nandiag.analysis.counts.told import each_its_own
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
@@ -24,6 +25,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     at = [one for one in timeline.harms if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     if claim.basis == "loss" and claim.confidence == "inferred":
         yield _loss_of(claim, timeline)
+    yield from each_its_own(claim, timeline)
     yield from _asked(claim)
     yield from _first_place(claim, origin)
     yield from _made_by_fx(origin)

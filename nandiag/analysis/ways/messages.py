@@ -29,8 +29,10 @@ def with_senders(timeline: Timeline) -> Timeline:
     found = [own for one in timeline.looks for own in _behind(one, sent, timeline.looks)] if sent else []
     if not found:
         return timeline
+    led = {(one.rank, one.attempt, one.event.step) for one in found}
+    known = (one for one in timeline.looks if not _is_met(one) or (one.rank, one.attempt, one.event.step) not in led)
     every = sorted(
-        (*timeline.looks, *(_with_line(one, sent) for one in _once(found))),
+        (*known, *(_with_line(one, sent) for one in _once(found))),
         key=lambda one: (one.attempt, one.event.step, one.rank, one.seq),
     )
     return replace(timeline, looks=tuple(every))
@@ -76,21 +78,27 @@ def _behind(
     step, found, waiting = received.event.step, [], [received]
     only = {name: fact for name, fact in received.event.facts.items() if name in _ONLY}
     at = [one for one in looks if (one.attempt, one.event.step) == (received.attempt, step)]
-    ranks = {one.rank for one in at}
-    told = {one.rank for one in at if one.event.outcome == "found" and one.event.source != "received"}
+    ranks, met = {one.rank for one in at}, {one.rank for one in at if _is_met(one)}
+    told = {one.rank for one in at if one.event.outcome == "found" and not _is_met(one, received=True)}
     while waiting:
         key = _key(waiting.pop().event)
         for one in sent.get((received.attempt, *key), ()) if key is not None else ():
-            if one.rank in told:
+            look = _led_back(one, sent)
+            if one.rank in told or (one.rank in met and look.source != "op"):
                 continue
             told.add(one.rank)
-            look = _led_back(one, sent)
             facts = {**look.facts, **only, "handed_on": list(_key_of(one.event))[:2], "own_step": look.step}
             if one.rank in ranks and look.step < step:  # it came to this step as well, and so counts alike
                 facts["made_at_step"] = look.step
             found.append(Seen(one.rank, one.attempt, one.pid, one.seq, one.time, replace(look, step=step, facts=facts)))
             waiting.append(found[-1])
     return found
+
+
+def _is_met(one: Seen[Looked], *, received: bool = False) -> bool:
+    """Whether a look tells no more than that its rank met what was bad: it may have been this rank's own share."""
+    brought = received and one.event.source == "received"
+    return one.event.outcome == "found" and (one.event.source == "outside" or brought)
 
 
 def _led_back(one: Seen[Sent], sent: dict[Key, list[Seen[Sent]]]) -> Looked:

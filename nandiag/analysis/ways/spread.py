@@ -43,7 +43,8 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
         own = via is None and one.event.step == claim.step and one.rank in alone
         if not apart and not own and not _is_origin(one, claim):
-            key = (*harm_moment(one)[:2], what, one.event.phase, via, _names(one.event))
+            step = timeline.own.of(one.rank, one.attempt, one.event.step)
+            key = (one.attempt, step, what, one.event.phase, via, _names(one.event))
             groups.setdefault(key, set()).add(one.rank)
     return tuple(
         Spread(tuple(sorted(ranks)), step, phase, what, via, names)
