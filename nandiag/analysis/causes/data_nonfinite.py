@@ -208,6 +208,8 @@ def _heard(facts: Facts, said: str) -> Cause:
 
 def _slug(said: str) -> str:
     """Return the cause that numpy's words tell of (``invalid value encountered in scalar divide``)."""
+    if numpys.is_of_nothing(said):
+        return "empty_reduction"
     kind, _, op = said.partition(" encountered in ")
     if kind.startswith("overflow"):
         return "overflow"

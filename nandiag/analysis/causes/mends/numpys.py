@@ -24,6 +24,8 @@ _BEFORE = re.compile(r"(?:^|_)(?:prev(?:ious)?|last|lag(?:ged)?|old|before|yeste
 
 def guard(facts: Facts, said: str) -> Suggestion:
     """Return the user's line of numpy guarded, where its text shows what broke."""
+    if is_of_nothing(said):
+        return _without_any(facts, said)
     rate = "rate_set_at" in facts.extra
     left = _left_out(facts, said) if said.startswith("divide by zero") and not rate else None
     if left is not None:
@@ -99,15 +101,37 @@ def _with_nothing_left(facts: Facts) -> str | None:
     )
 
 
+def is_of_nothing(said: str) -> bool:
+    """Whether numpy says that it reduced too few values, or none: it divides by how many there are."""
+    return said.startswith(("Mean of empty slice", "Degrees of freedom <= 0 for slice"))
+
+
+def _without_any(facts: Facts, said: str) -> Suggestion:
+    """Return the line with 0 for the mean, or the spread, of too few values; words where they cannot be asked twice."""
+    code = _with_nothing_left(facts) or _of_nothing(facts, said)
+    what = "the mean of nothing" if said.startswith("Mean") else "the spread of too few values"
+    return Suggestion(f"Put a number, as 0, in the place of {what}, or leave out what is empty before this line.", code)
+
+
 def _of_nothing(facts: Facts, said: str) -> str | None:
     """Return the line with 0 for the mean of an array without elements: numpy divides by their number."""
     found = fitting.parsed(facts.origin)
-    given = None if found is None else fitting.target(found[1], "mean")
-    if found is None or given is None or not said.startswith("invalid value"):
+    given = None if found is None else next(filter(None, (fitting.target(found[1], op) for op in _REDUCED)), None)
+    if found is None or given is None or not (said.startswith("invalid value") or is_of_nothing(said)):
         return None
     array, whole = ast.unparse(given), ast.unparse(found[1])
-    alone = whole in {f"{array}.mean()", f"np.mean({array})", f"numpy.mean({array})"}
-    return fitting.whole(facts.origin, f"({whole} if len({array}) else 0.0)") if alone else None
+    alone = [f"{way}{end}" for op in _REDUCED for way in (f"{array}.{op}(", f"np.{op}({array}", f"numpy.{op}({array}")
+             for end in (")", "ddof=1)", ", ddof=1)")]  # fmt: skip
+    if whole not in alone or not naming.is_cheap(given):
+        return None
+    enough = f"len({array}) > 1" if "ddof=1" in whole else f"len({array})"
+    kept = f"{whole} if {enough} else 0.0"
+    outer = _around(facts.origin)
+    held = isinstance(outer, ast.Call) and len(outer.args) == 1 and not outer.keywords  # in brackets already
+    return fitting.whole(facts.origin, kept if held else f"({kept})")
+
+
+_REDUCED = ("mean", "std", "var")
 
 
 def _at_least(text: str, least: str) -> str:

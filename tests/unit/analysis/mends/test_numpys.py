@@ -159,3 +159,29 @@ def test_a_logarithm_of_one_more_is_kept_above_its_end(at):
         names = {"np": np, "hours": np.array([-60.0, -0.5, 3.0])}
         exec(told.code, names)  # noqa: S102
     assert np.isfinite(names["recency"]).all()
+
+
+_EMPTY, _FEW = "Mean of empty slice", "Degrees of freedom <= 0 for slice"
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "said", "code"),
+    [
+        ('s = {"m": float(np.mean(self.done))}', "np.mean(self.done)", _EMPTY,
+         's = {"m": float(np.mean(self.done) if len(self.done) else 0.0)}'),
+        ("m = done.mean() + 1", "done.mean()", _EMPTY, "m = (done.mean() if len(done) else 0.0) + 1"),
+        ("s = np.std(done, ddof=1)", "np.std(done, ddof=1)", _FEW,
+         "s = (np.std(done, ddof=1) if len(done) > 1 else 0.0)"),
+        ("m = np.mean([v for v in take()])", "np.mean([v for v in take()])", _EMPTY, None),
+        ("m = np.mean(done, axis=0)", "np.mean(done, axis=0)", _EMPTY, None),
+        ("m = np.nanmean(done, axis=0)", "np.nanmean(done, axis=0)", _EMPTY,
+         "m = np.nan_to_num(np.nanmean(done, axis=0))"),
+    ],
+)  # fmt: skip
+def test_what_numpy_reduced_of_nothing_is_told_as_that(at, line, expression, said, code):
+    facts = at(None, (), (), extra={"numpy": said, "heard": True, "number": True}, phase="data", **on(line, expression))
+    told = explain(facts)[1]
+    assert told.slug == "empty_reduction"
+    assert told.suggestions[0].code == code
+    assert "in the place of" in told.suggestions[0].text
+    assert "Guard this" not in told.suggestions[0].text
