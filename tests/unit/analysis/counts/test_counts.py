@@ -139,3 +139,9 @@ def test_a_line_on_the_way_has_the_own_step_of_a_rank_that_saw_harm_there(by_han
     own = () if harmed is None else (by_hand.loss(harmed),)
     rank, look = first_look([by_hand.rank(0, by_hand.loss(5), came), by_hand.rank(1, gave, *own)])
     assert (rank, look.step, look.site) == (1, told, DIVIDED)
+
+
+@pytest.mark.parametrize(("one", "other"), [((2, 3, 4, 5), (2, 5, 8, 11)), ((1, 3, 6, 7), (3, 3, 9, 12))])
+def test_counts_that_agree_by_chance_run_apart_behind_that(by_hand, one, other):
+    logs = stood(by_hand.rank(0), *one), stood(by_hand.rank(1), *other)
+    assert counts_of(logs).apart == {(1, 0)}
