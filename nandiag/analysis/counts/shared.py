@@ -57,13 +57,15 @@ def _calls(log: RankLog) -> Mapping[Key, int]:
 
 
 def _apart(own: Mapping[Key, int], theirs: Mapping[Key, int]) -> Pairs:
-    """Return the steps at shared calls where both counts go on, and never agree.
+    """Return the steps at shared calls where both counts go on apart, behind the last call at which they agreed.
 
-    Where they agreed once, one rank has stopped since, or left updates out; where they differ by the same number all
-    along, one is behind.
+    Where one of them goes on alone, the other has stopped; where they differ by the same number all along, one is
+    behind.
     """
     pairs = sorted({(step, theirs[key]) for key, step in own.items() if key in theirs})
-    steps = [{pair[side] for pair in pairs} for side in (0, 1)]
-    differences = {theirs_at - own_at for own_at, theirs_at in pairs}
-    moved = min(map(len, steps)) > 1 and len(differences) > 1 and 0 not in differences
+    agreed = [place for place, (one, other) in enumerate(pairs) if one == other]
+    behind = pairs[agreed[-1] + 1 :] if agreed else pairs
+    least = min(len({pair[side] for pair in behind}) for side in (0, 1))
+    differences = {theirs_at - own_at for own_at, theirs_at in behind}
+    moved = least > 1 and len(differences) > 1
     return tuple(pairs) if moved and max(map(abs, differences)) >= _LEAST_APART else ()

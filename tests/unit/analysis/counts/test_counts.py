@@ -6,6 +6,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.counts import aligned, counts_of
+from nandiag.analysis.first import first_look
 from nandiag.events import Sent, Site, Stopping
 from nandiag.events.standing import CallFact, GroupFact, Standing
 
@@ -128,3 +129,19 @@ def test_messages_and_calls_without_a_group_tell_nothing(by_hand, rest):
 
 def test_no_standing_tells_nothing(by_hand):
     assert not counts_of((by_hand.rank(0, by_hand.loss(5)), by_hand.rank(1, by_hand.loss(10)))).apart
+
+
+@pytest.mark.parametrize(("harmed", "told"), [(15, 15), (5, 5), (None, 5)])
+def test_a_line_on_the_way_has_the_own_step_of_a_rank_that_saw_harm_there(by_hand, harmed, told):
+    gave = Sent("all_reduce", (0, 1), 4, "0#0", divided(by_hand, 15))
+    handed = {"handed": ["all_reduce", [0, 1], 4, "0#0"], "carried_by": "all_reduce", "group_ranks": [0, 1]}
+    came = by_hand.found(5, phase="collective", source="received", facts=handed, inputs=(by_hand.fact(nan=4),))
+    own = () if harmed is None else (by_hand.loss(harmed),)
+    rank, look = first_look([by_hand.rank(0, by_hand.loss(5), came), by_hand.rank(1, gave, *own)])
+    assert (rank, look.step, look.site) == (1, told, DIVIDED)
+
+
+@pytest.mark.parametrize(("one", "other"), [((2, 3, 4, 5), (2, 5, 8, 11)), ((1, 3, 6, 7), (3, 3, 9, 12))])
+def test_counts_that_agree_by_chance_run_apart_behind_that(by_hand, one, other):
+    logs = stood(by_hand.rank(0), *one), stood(by_hand.rank(1), *other)
+    assert counts_of(logs).apart == {(1, 0)}
