@@ -111,7 +111,7 @@ def _own_since(past: History, skip: Skipped) -> int:
     norm is bad. An optimizer that lags has many rows of one step.
     """
     made, before = 0, None
-    for row in zip(past.step, past.grad_norm, past.lr, past.optimizer, strict=True):
+    for row in zip(past.step, past.grad_norm, past.lr, past.optimizer, strict=False):  # a file may be damaged
         if row[3] != skip.optimizer or row[0] < skip.step:
             continue
         left_out = row[1] is None and row[2] is None
