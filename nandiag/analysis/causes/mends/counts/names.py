@@ -6,7 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.events import TensorFact
 
 _COUNTS = re.compile(
@@ -36,7 +36,33 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    return whole and not is_size(facts, below) and (is_called(below) or _is_counted(facts, divisor, made))
+    counts = is_called(below) or _is_counted(facts, divisor, made) or _is_of_mask(facts, below)
+    return whole and not is_size(facts, below) and counts
+
+
+def _is_of_mask(facts: Facts, text: str) -> bool:
+    """Whether the one number that divides is the sum of a comparison, or of what is called a mask: it counts."""
+    node = _bare(parsing.expression(facts.kind(text) or text))
+    inner = None if node is None else _bare(fitting.target(node, "sum"))
+    if inner is None or facts.origin.inputs[-1].numel != 1:
+        return False
+    if isinstance(inner, ast.Compare):
+        return True
+    made = facts.kind(name := ast.unparse(inner))
+    named = isinstance(inner, ast.Name | ast.Attribute) and _MASKS.search(name.rpartition(".")[2]) is not None
+    compared = isinstance(_bare(parsing.expression(made)), ast.Compare)
+    return compared or (named and _SOFT.search(made) is None)
+
+
+def _bare(node: ast.expr | None) -> ast.expr | None:
+    """Return what is cast, or looked at, in whatever way: that changes no value."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
+        node = node.func.value
+    return node
+
+
+_CASTS = meanings.VIEWS | {"float", "double", "half", "bfloat16", "int", "long", "to", "type_as", "detach", "clone"}
+_SOFT = re.compile(r"sigmoid|softmax|exp\(|rand|dropout|tanh|weight|[*/] |\d\.\d*[1-9]")  # shares, not 0 or 1
 
 
 def _is_counted(facts: Facts, divisor: TensorFact, made: str) -> bool:
