@@ -426,3 +426,20 @@ def test_what_is_divided_by_its_sum_is_a_softmax_only_where_an_exponential_may_h
     extra = {"of_weights": True, **({} if made is None else {"made_by": made})}
     found = advice(at("div", given, (by_hand.fact(nan=4),), **placed(line, line[4:]), extra=extra))
     assert any("softmax" in (one.code or "") for one in found) is told
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "least"),
+    [
+        ("loss = (ce * keep).sum() / keep.sum()", [("keep", "answer[:, 1:].flatten()")], "1"),
+        ("loss = (ce * sel).sum() / sel.sum()", [("sel", "(y != -1).float()")], "1"),
+        ("loss = nll / total", [("total", "(y != -1).sum().float()")], "1"),
+        ("loss = (ce * keep).sum() / keep.sum()", [("keep", "torch.sigmoid(gate)")], "1e-6"),
+        ("loss = (w * per).sum() / w.sum()", [("w", "torch.tensor([1.0, 0.3])")], "1e-6"),
+    ],
+)
+def test_a_sum_of_what_is_0_or_1_counts_and_that_of_weights_does_not(at, by_hand, line, names, least):
+    shown, below = line.partition("= ")[2], line.rpartition("/ ")[2]
+    none = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0)
+    facts = at("div", (none, none), (by_hand.fact(shape=(), nan=1),), **placed(line, shown))
+    assert advice(on(facts, *names))[0].code == line.replace(f"/ {below}", f"/ {below}.clamp_min({least})")

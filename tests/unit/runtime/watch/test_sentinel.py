@@ -22,7 +22,7 @@ def test_a_healthy_run_says_nothing_and_is_counted(work):
     assert worker.events(ProbeDark) == []
     (armed,) = worker.events(Armed)
     assert armed.torch == torch.__version__
-    assert worker.sentinel.finish() == Finished(steps=4, skips=0, last_finite_step=3)
+    assert worker.sentinel.finish() == Finished(steps=4, skips=0, last_finite_step=3, updates=(None,))  # it is gone
     (history,) = worker.events(History)
     assert history.step == (0, 1, 2, 3)
     assert all(math.isfinite(value) for value in (*history.loss, *history.grad_norm))

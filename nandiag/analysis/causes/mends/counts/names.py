@@ -6,7 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
-from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.events import TensorFact
 
 _COUNTS = re.compile(
@@ -37,7 +37,7 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
     counted = is_called(below) or is_stepped(facts, below) or _is_counted(facts, divisor, made)
-    return whole and not is_size(facts, below) and counted
+    return whole and not is_size(facts, below) and (counted or _is_of_mask(facts, below))
 
 
 def is_stepped(facts: Facts, text: str) -> bool:
@@ -50,6 +50,31 @@ def is_stepped(facts: Facts, text: str) -> bool:
     name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
     around = facts.around
     return bool(name) and around is not None and any(one.counts for one in around.written if one.name == name)
+
+
+def _is_of_mask(facts: Facts, text: str) -> bool:
+    """Whether the one number that divides is the sum of a comparison, or of what is called a mask: it counts."""
+    node = _bare(parsing.expression(facts.kind(text) or text))
+    inner = None if node is None else _bare(fitting.target(node, "sum"))
+    if inner is None or facts.origin.inputs[-1].numel != 1:
+        return False
+    if isinstance(inner, ast.Compare):
+        return True
+    made = facts.kind(name := ast.unparse(inner))
+    named = isinstance(inner, ast.Name | ast.Attribute) and _MASKS.search(name.rpartition(".")[2]) is not None
+    compared = isinstance(_bare(parsing.expression(made)), ast.Compare)
+    return compared or (named and _SOFT.search(made) is None)
+
+
+def _bare(node: ast.expr | None) -> ast.expr | None:
+    """Return what is cast, or looked at, in whatever way: that changes no value."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
+        node = node.func.value
+    return node
+
+
+_CASTS = meanings.VIEWS | {"float", "double", "half", "bfloat16", "int", "long", "to", "type_as", "detach", "clone"}
+_SOFT = re.compile(r"sigmoid|softmax|exp\(|rand|dropout|tanh|weight|[*/] |\d\.\d*[1-9]")  # shares, not 0 or 1
 
 
 def _is_counted(facts: Facts, divisor: TensorFact, made: str) -> bool:

@@ -80,7 +80,8 @@ class Trained:
 def _kind(root: Tensor) -> Any:
     node = root.grad_fn
     inner = () if node is None else node.next_functions[:1]
-    return type(node), *(type(one) for one, _ in inner)
+    # By name: the script may have made its class in this step, which goes with it.
+    return (node and node.name(), *(one and one.name() for one, _ in inner))
 
 
 def _own(maker: Entry) -> Entry:
