@@ -37,7 +37,7 @@ def grown(worker, warm, count):
     steps.make(count)
     after = resident()
     told = worker.sentinel.finish()
-    assert told == Finished(steps=warm + count, skips=0, last_finite_step=warm + count - 1)
+    assert told == Finished(steps=warm + count, skips=0, last_finite_step=warm + count - 1, updates=(warm + count,))
     RECORDER.emit(told)
     files = sum(path.stat().st_size for path in worker.folder.path.rglob("*") if path.is_file())
     return after - before, files
