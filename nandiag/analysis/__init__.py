@@ -7,20 +7,19 @@ from dataclasses import replace
 from nandiag.analysis import ranks, run, timeline, verdict
 from nandiag.analysis.causes import Explain
 from nandiag.analysis.causes.apart import fastest
-from nandiag.analysis.counts import chosen
+from nandiag.analysis.counts import chosen, events_of
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
 from nandiag.analysis.hangs.finding import told_of
 from nandiag.analysis.hangs.passed import with_passed
+from nandiag.analysis.left_out.passed import left_out
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.place import origin_of
 from nandiag.analysis.report import Report, Verdict
 from nandiag.analysis.verdict import Background
-from nandiag.analysis.verdict.left_out import left_out
 from nandiag.analysis.verdict.rates import narrowed, rates_of
 from nandiag.analysis.ways.left import without_orderly
-from nandiag.analysis.ways.messages import with_senders
 from nandiag.store.reader import RunRecord
 
 __all__ = ["Report", "analyse"]
@@ -39,7 +38,7 @@ def analyse(record: RunRecord, nccl: Logs | None = None, causes: tuple[Explain, 
     found = chosen(record.logs, states)
     claim, laid = found.claim, found.events
     # What is told of single ranks is told in their own steps.
-    events = laid if found.logs is record.logs else with_senders(timeline.build(record.logs))
+    events = laid if found.logs is record.logs else events_of(record.logs)
     started = run.run_of(record)
     hang = held.hang_of(record, states, logs, started)
     states = held.victims(states, logs) if hang is not None else states

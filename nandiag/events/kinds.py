@@ -204,8 +204,8 @@ class Skipped:
     ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
     ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, the ``gradient norm``, or a ``scaled
     gradient``, where the script searches its own loss ``scale``.
-    ``last``: no update was made behind it any more. ``optimizer``: whose it was, by the numbers of :class:`History`,
-    which had made ``updates`` by then.
+    ``last``: no update was made behind it any more, and ``every``: nor did the script find any loss good since then.
+    ``optimizer``: whose it was, by the numbers of :class:`History`, which had made ``updates`` by then.
     """
 
     step: int
@@ -217,6 +217,7 @@ class Skipped:
     look: Looked | None = None
     of: str = "loss"
     last: bool = False
+    every: bool = False
     optimizer: int | None = None
     updates: int | None = None
 

@@ -5,7 +5,7 @@ at its step 5 may be behind what another saw at its step 10; the step numbers al
 """
 
 from nandiag.analysis.counts.laid import aligned
-from nandiag.analysis.counts.scene import Chosen, chosen
+from nandiag.analysis.counts.scene import Chosen, chosen, events_of
 from nandiag.analysis.counts.shared import counts_of
 
-__all__ = ["Chosen", "aligned", "chosen", "counts_of"]
+__all__ = ["Chosen", "aligned", "chosen", "counts_of", "events_of"]

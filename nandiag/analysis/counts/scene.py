@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from nandiag.analysis import timeline
 from nandiag.analysis.counts.laid import aligned, moment
 from nandiag.analysis.counts.shared import Counts, counts_of
+from nandiag.analysis.left_out.ended import with_ended
 from nandiag.analysis.origin import Claim, choose
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import Timeline
@@ -22,6 +23,11 @@ class Chosen:
     events: Timeline
     states: dict[int, RankState]
     logs: tuple[RankLog, ...]
+
+
+def events_of(logs: tuple[RankLog, ...]) -> Timeline:
+    """Return what the ranks saw with what follows of it: what they sent, and that they trained no more."""
+    return with_ended(with_senders(timeline.build(logs)))
 
 
 def chosen(logs: tuple[RankLog, ...], states: dict[int, RankState]) -> Chosen:
@@ -41,14 +47,14 @@ def chosen(logs: tuple[RankLog, ...], states: dict[int, RankState]) -> Chosen:
 
 
 def _plain(logs: tuple[RankLog, ...], states: dict[int, RankState]) -> Chosen:
-    events = with_senders(timeline.build(logs))
+    events = events_of(logs)
     return Chosen(choose(events, states), events, states, logs)
 
 
 def _in_count_of(rank: int, logs: tuple[RankLog, ...], states: dict[int, RankState], counts: Counts) -> Chosen:
     laid, own = aligned(logs, counts, rank)
     moved = {number: _moved(number, state, rank, counts) for number, state in states.items()}
-    events = replace(with_senders(timeline.build(laid)), own=own)
+    events = replace(events_of(laid), own=own)
     return Chosen(choose(events, moved), events, moved, laid)
 
 

@@ -80,6 +80,7 @@ EVERY = [
         Looked("found", "replay", 3, 0),
         "gradient norm",
         last=True,
+        every=True,
         optimizer=1,
         updates=2,
     ),

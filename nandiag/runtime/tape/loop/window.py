@@ -63,8 +63,8 @@ class Questions(Protocol):
     def read(self, tensor: Any, frame: Any) -> None:
         """It reads it as a number, which is not finite."""
 
-    def answered(self, answer: bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
-        """It reads a truth value off a tensor."""
+    def answered(self, number: float | bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
+        """It reads a truth value, or a finite number, off a tensor."""
 
 
 class Follower(Protocol):
@@ -175,7 +175,7 @@ class Window(Beneath):
         asked = self.asked
         if math.isfinite(number):
             if asked is not None:
-                asked.answered(bool(number), frame)
+                asked.answered(number, frame)
             return
         if asked is not None:
             asked.read(args[0] if args else None, frame)

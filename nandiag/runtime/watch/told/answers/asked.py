@@ -27,6 +27,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
+_FLAGS = 0.0, 1.0  # what answers are where they are numbers: those of several ranks may be summed
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
 _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
 
@@ -66,6 +67,10 @@ class Asked:
         self._usual: dict[tuple[CodeType, int], bool] = {}
         self._turns: Counter[tuple[CodeType, int]] = Counter()
         self._step, self._count, self._unusual = -1, 0, -1
+        # The newest step in which a line was told of a bad loss, and by which answer; None for the number itself.
+        self._bad_in: dict[tuple[CodeType, int], tuple[int, bool | None]] = {}
+        self._good_in: dict[tuple[CodeType, int], int] = {}  # and that in which it had its usual answer
+        self._good_beside = -1
         self._since = 0.0
         self.known: list[Question] = []
         # Where so ``many`` are known they are not to wait for a border.
@@ -106,11 +111,14 @@ class Asked:
         """The script reads ``tensor`` as a number, and it is not finite."""
         self.of(tensor, frame)
         self._unusual = self._clock.step
-        self._know()
+        if self._know():
+            self._was_bad((frame.f_code, frame.f_lasti), None)
 
     @guarded("questions")
-    def answered(self, answer: bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
-        """The script reads a truth value or a number, which may be the answer to a question of this step."""
+    def answered(self, number: float | bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
+        """The script reads a truth value or a finite number: it may be the answer to a question of this step."""
+        answer = bool(number)
+        self._may_be_good(answer, frame, value=type(number) is float and number not in _FLAGS)
         if not self._questions or self._questions[-1].step != self._clock.step:
             return
         line = frame.f_code, frame.f_lasti
@@ -124,9 +132,36 @@ class Asked:
             return
         if usual is not None:
             self._unusual = self._clock.step
-        if not self._know():
+        if self._know():
+            self._was_bad(line, answer)
+        else:
             self._usual.setdefault(line, answer)
             self._turns[line] += 1
+
+    def _was_bad(self, line: tuple[CodeType, int], answer: bool | None) -> None:  # noqa: FBT001 - as it is read
+        step = self._clock.step
+        if len(self._bad_in) < _MOST_LINES or line in self._bad_in:
+            self._bad_in[line] = step, answer
+        if self._good_in.get(line) == step:
+            self._good_beside = step
+
+    def _may_be_good(self, answer: bool, frame: Any, *, value: bool) -> None:  # noqa: FBT001 - as it is read
+        """Note in which step a line had a finite ``value``, or the answer that is given to good ones."""
+        line, step = (frame.f_code, frame.f_lasti), self._clock.step
+        bad_in, bad = self._bad_in.get(line, (-1, None))
+        usual = self._usual.get(line)
+        as_usual = (bad_in == step and bad is not answer) if usual is None else usual is answer
+        if not (value or as_usual):
+            return
+        if bad_in == step:
+            self._good_beside = step
+        elif line in self._good_in or len(self._good_in) < _MOST_LINES:
+            self._good_in[line] = step
+
+    @property
+    def all_bad(self) -> bool:
+        """Whether no line of this step that was told of a bad loss was told of a good one too."""
+        return self._good_beside != self._clock.step
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:
         """Have nothing refer to ``tensors`` any more: what they hold is about to be that of others."""

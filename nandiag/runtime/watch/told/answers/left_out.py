@@ -16,12 +16,14 @@ from torch import Tensor
 from nandiag.events import Looked, Skipped
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.inject.late import attach_late
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Optimizer, drops_all
 from nandiag.runtime.replay.ready import gradients_used
+from nandiag.runtime.tape.calls.habits import Habit
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import BACKWARD, Entry
@@ -45,7 +47,7 @@ class LeftOut:
 
     def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel, self.asked = sentinel, asked
-        self._looks, self._passed_in = 0, -1
+        self._looks, self._passed_in, self._evaluated_in = 0, -1, -1  # the last two are steps
         self.trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
 
@@ -184,6 +186,8 @@ class LeftOut:
         self.asked.known = [one for one in self.asked.known if id(one) not in here]
         self.asked.many = len(self.asked.known) + _MORE  # each time takes as long as the tape is
         self._passed_in = self._sentinel.clock.step
+        if not _trains(self._sentinel.capture.known.values()):
+            self._evaluated_in = self._passed_in
         for one in passed:
             self._set_apart(one)
         self._tell_dropped()
@@ -233,8 +237,12 @@ class LeftOut:
         self._emit(value, of, len(bad) - sum(made), self._look(bad), last=last)
 
     def _emit(self, value: float, of: str, count: int, looked: Looked | None, *, last: bool = False) -> None:
+        if self._sentinel.clock.has_optimizer:
+            attach_late()  # it trains, or would had any loss been good
         step = self._sentinel.clock.step
-        self._sentinel.skips.by_script(Skipped(step, None, count, 0, value, by="script", look=looked, of=of, last=last))
+        every = last and self.asked.all_bad and self._evaluated_in != step
+        told = Skipped(step, None, count, 0, value, by="script", look=looked, of=of, last=last, every=every)
+        self._sentinel.skips.by_script(told)
 
     def _look(self, bad: Sequence[tuple[Loss, float]]) -> Looked | None:
         """Return how the first ``bad`` loss was made; None where that is not found, or was of an earlier one."""
@@ -251,6 +259,13 @@ class LeftOut:
         with quiet():
             kept = kept_bad(tape, [maker, *(one for one in others if one is not None)])
         return replace(looked, facts={**looked.facts, "kept_bad": kept}) if kept else looked
+
+
+def _trains(habits: Iterable[Habit]) -> bool:
+    """Whether a model that was called is there to be trained: in training mode, with weights that take gradients."""
+    modules = [module for habit in habits if (module := habit.module()) is not None]
+    weighed = [one for one in modules if any(weight.requires_grad for weight in one.parameters())]
+    return not weighed or any(one.training for one in weighed)
 
 
 def _are_used(capture: Capture) -> bool:

@@ -1,0 +1,120 @@
+"""A run that passes over each loss to its end has trained no more; one whose evaluation passes over some has trained."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nandiag.events import Skipped
+
+STEPS, MORE, CLASSES = 5, 24, 40
+
+
+class Run:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, CLASSES)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        self.bad_from = STEPS
+
+    def loss(self, step):
+        share = torch.ones(3) * (step < self.bad_from)
+        return (self.net(torch.rand(3, 4)).square().mean(1) * share).sum() / share.sum()
+
+    def update(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def by_truth(run):
+    for step in range(STEPS + MORE):
+        loss = run.loss(step)
+        if torch.isnan(loss):
+            continue
+        run.update(loss)
+
+
+def by_number(run):
+    for step in range(STEPS + MORE):
+        loss = run.loss(step)
+        if not loss.item() < 1e4:
+            continue
+        run.update(loss)
+
+
+def by_flag_of_all_ranks(run):
+    for step in range(STEPS + MORE):
+        loss = run.loss(step)
+        flag = (~torch.isfinite(loss)).float()
+        if flag.item() > 0:
+            continue
+        run.update(loss)
+
+
+def from_the_first_on(run):
+    run.bad_from = 0
+    by_truth(run)
+
+
+def one_good_in_between(run):
+    for step in range(STEPS + MORE):
+        loss = run.loss(0 if step == STEPS + MORE // 2 else step)
+        if torch.isnan(loss):
+            continue
+        if step < STEPS:
+            run.update(loss)
+
+
+def one_good_number_in_between(run):
+    for step in range(STEPS + MORE):
+        loss = run.loss(0 if step == STEPS + MORE // 2 else step)
+        if not loss.item() < 1e4:
+            continue
+        if step < STEPS:
+            run.update(loss)
+
+
+def evaluates_classes(run):
+    for _ in range(STEPS):
+        run.update(F.cross_entropy(run.net(torch.rand(8, 4)), torch.arange(8) % 3))
+    out, of = run.net(torch.rand(8, 4)), torch.arange(8) % 3
+    for number in range(CLASSES):
+        run.net(torch.rand(1, 4))
+        if torch.isnan(F.cross_entropy(out[of == number], of[of == number])):
+            continue
+
+
+def evaluates_without_labels(run):
+    for step in range(STEPS + MORE):
+        run.net.train(step < STEPS)
+        loss = run.loss(step)
+        if torch.isnan(loss):
+            continue
+        run.update(loss)
+
+
+TRAIN_NO_MORE = by_truth, by_number, by_flag_of_all_ranks, from_the_first_on
+TRAINED = one_good_in_between, one_good_number_in_between, evaluates_classes, evaluates_without_labels
+
+
+def ended(work, way):
+    worker = work()
+    way(Run())
+    worker.sentinel.last.take()
+    worker.sentinel.finish()
+    return worker.events(Skipped)
+
+
+@pytest.mark.parametrize("way", TRAIN_NO_MORE)
+def test_each_loss_is_passed_over_to_the_end(work, way):
+    told = ended(work, way)
+    assert (told[-1].last, told[-1].every) == (True, True)
+    assert sum(one.in_a_row for one in told) == (MORE if way is not from_the_first_on else STEPS + MORE)
+
+
+@pytest.mark.parametrize("way", TRAINED)
+def test_a_good_loss_beside_them_or_an_evaluation_has_them_told_alone(work, way):
+    told = ended(work, way)
+    assert sum(one.in_a_row for one in told) >= MORE - 1
+    assert not any(one.every for one in told)
