@@ -87,7 +87,7 @@ class Timeline:
     def updates_since(self, skip: Seen[Skipped]) -> int:
         """Return how many updates the rank that left one out is known to have made since, of the same optimizer."""
         search, own = self.searches[_worker(skip)], skip.event.optimizer
-        made = search.updates[own] if own is not None and own < len(search.updates) else None
+        made = search.updates[own] if own is not None and 0 <= own < len(search.updates) else None
         if made is not None and skip.event.updates is not None:
             return made - skip.event.updates
         others = {*search.past.optimizer} - {own}
@@ -141,14 +141,14 @@ def build(logs: tuple[RankLog, ...]) -> Timeline:
     of = _by_kind(logs)
     return Timeline(
         harms=tuple(sorted(of[Harm], key=lambda one: (harm_moment(one), one.rank, one.seq))),
-        looks=tuple(sorted(of[Looked], key=_in_order)),
+        looks=tuple(sorted(of[Looked], key=in_order)),
         skips=tuple(sorted(of[Skipped], key=lambda one: (one.attempt, one.event.step, one.event.total, one.rank))),
-        stops=tuple(sorted(of[Stopping], key=_in_order)),
-        warned=tuple(sorted(of[Warned], key=_in_order)),
-        printed=tuple(sorted(of[Printed], key=_in_order)),
+        stops=tuple(sorted(of[Stopping], key=in_order)),
+        warned=tuple(sorted(of[Warned], key=in_order)),
+        printed=tuple(sorted(of[Printed], key=in_order)),
         sent=tuple(of[Sent]),
         nexts=tuple(of[Next]),
-        compared=tuple(sorted(of[Compared], key=_in_order)),
+        compared=tuple(sorted(of[Compared], key=in_order)),
         searches=_searches(logs, of),
     )
 
@@ -172,7 +172,8 @@ def _worker(one: Seen[Any]) -> Worker:
     return one.rank, one.attempt
 
 
-def _in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
+def in_order(one: Seen[Any]) -> tuple[int, int, int, int]:
+    """Return the place of what has a step in the order of the run, by which ranks are sorted too."""
     return one.attempt, one.event.step, one.rank, one.seq
 
 

@@ -16,6 +16,7 @@ from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
 from nandiag.analysis.causes.mends.logarithms import signs
 from nandiag.analysis.causes.overflow import overflows
+from nandiag.analysis.causes.targets_far import beyond
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -74,6 +75,8 @@ def explain(facts: Facts) -> Cause | None:
     near = [one for one in reversed(facts.warned) if _is_near(one, facts.origin.step)]
     # What came before, and did no harm, may be usual after all: it is to have to do with this one.
     seen = next((one for one in near if not one.facts.get("aside") or _fits(facts, one)), None)
+    if seen is not None and (more := beyond(facts, seen)) is not None:
+        return more
     if seen is not None:
         return _seen(facts, seen, LIKELY if _fits(facts, seen) else POSSIBLE)
     longer = _longer(facts, facts.origin.step)

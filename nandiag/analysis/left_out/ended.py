@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nandiag.analysis.left_out.as_harm import harm_of, looks_of
-from nandiag.analysis.timeline import Seen, Timeline, harm_moment
+from nandiag.analysis.timeline import Seen, Timeline, harm_moment, in_order
 from nandiag.events import Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
 
@@ -21,9 +21,7 @@ def with_ended(timeline: Timeline) -> Timeline:
     return replace(
         timeline,
         harms=tuple(sorted((*timeline.harms, *harms), key=lambda one: (harm_moment(one), one.rank, one.seq))),
-        looks=tuple(
-            sorted((*timeline.looks, *looks), key=lambda one: (one.attempt, one.event.step, one.rank, one.seq))
-        ),
+        looks=tuple(sorted((*timeline.looks, *looks), key=in_order)),
     )
 
 

@@ -274,7 +274,15 @@ def resume_words(report: Report, step: int) -> str:
     if report.verdict.cause in _RAN_AWAY and any(one.ran_away and one.from_the_start for one in _courses(report)[:1]):
         away = f"the {held} were finite until step {step}, and ran away from the first updates on"
         return f"from what this run began with: {away}"
+    if _only_state(report):
+        return f"{from_where}; the optimizer's state was last seen finite then, and no weight was seen bad"
     return f"{from_where}; the {held} were finite until then"
+
+
+def _only_state(report: Report) -> bool:
+    """Whether the state of an optimizer alone is known to have been bad, with all losses and gradients finite."""
+    bad = {one.slug for one in report.findings if one.slug.startswith("nonfinite_") and one.slug != "nonfinite_again"}
+    return bad == {"nonfinite_optimizer_state"}
 
 
 def _overgrown(report: Report) -> str | None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.analysis.verdict.steady import resume_at
+from nandiag.analysis.verdict.steady import resume_at, resume_words
 from nandiag.events import Finished, Harm, History, Looked, Raised, Site, Stopping
 
 
@@ -259,6 +259,15 @@ def test_that_no_more_than_the_state_is_bad_is_told(by_hand):
     weights = by_hand.state(13, "weight")
     told = analyse(by_hand.run(by_hand.rank(0, bad, weights, world=1), world=1)).verdict.evidence
     assert not any("no weight was seen" in text for text in told)
+
+
+def test_where_the_state_alone_is_bad_nothing_is_said_of_weights_that_were_looked_at_no_later(by_hand):
+    bad = Harm("optimizer_state", 12, "optimizer", (by_hand.fact("v of weight", posinf=4),), 1, 2, since=3)
+    report = analyse(by_hand.run(by_hand.rank(0, bad, Finished(20, 0, 19), world=1), world=1))
+    said = "from a checkpoint saved before step 4; the optimizer's state was last seen finite then"
+    assert resume_words(report, resume_at(report)[0]).startswith(said)
+    more = by_hand.run(by_hand.rank(0, bad, by_hand.state(13, "weight"), world=1), world=1)
+    assert "state" not in resume_words(analyse(more), 4)
 
 
 def test_a_rank_that_stopped_in_one_thread_and_went_on_in_others_resumes_from_before_the_harm(by_hand):

@@ -1,4 +1,4 @@
-"""Where each loss was passed over to the end of the run it trained no more: that is harm, with the first one's place."""
+"""Where each loss was passed over to the end of the run it trained no more: that is harm, told with its place."""
 
 import math
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""A run that passes over each loss to its end has trained no more; one whose evaluation passes over some has trained."""
+"""A run that passes over each loss to its end has trained no more; one whose evaluation does so has trained."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from nandiag.events import Skipped
 
@@ -77,11 +77,11 @@ def one_good_number_in_between(run):
 
 def evaluates_classes(run):
     for _ in range(STEPS):
-        run.update(F.cross_entropy(run.net(torch.rand(8, 4)), torch.arange(8) % 3))
+        run.update(functional.cross_entropy(run.net(torch.rand(8, 4)), torch.arange(8) % 3))
     out, of = run.net(torch.rand(8, 4)), torch.arange(8) % 3
     for number in range(CLASSES):
         run.net(torch.rand(1, 4))
-        if torch.isnan(F.cross_entropy(out[of == number], of[of == number])):
+        if torch.isnan(functional.cross_entropy(out[of == number], of[of == number])):
             continue
 
 
