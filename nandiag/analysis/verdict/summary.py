@@ -34,9 +34,9 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
     if claim.basis == "state" or (
         look is not None and (look.source in {"parameter", "buffer"} or "birth" in look.facts)
     ):
-        return (_birth_summary(look, origin) or _state_summary(claim, origin, kind)) + _skipped(skipped)
+        return (_birth_summary(claim, origin) or _state_summary(claim, origin, kind)) + _skipped(skipped)
     ranks = _each_its_own(claim) or ranks
-    return f"{kind} {_look_summary(look, origin, f'{ranks} {step}', output=_is_output(claim))}"
+    return f"{kind} {_look_summary(look, origin, f'{ranks} {step}', claim, output=_is_output(claim))}"
 
 
 def _each_its_own(claim: Claim) -> str | None:
@@ -61,8 +61,9 @@ def _each_its_own(claim: Claim) -> str | None:
 _KINDS = {"NaN": "nan", "+Inf": "posinf", "-Inf": "neginf"}
 
 
-def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
+def _birth_summary(claim: Claim, origin: Origin) -> str | None:
     """Return what was bad before any step used it: the kind is that of the weight itself where it is one."""
+    look = claim.look.event if claim.look else None
     if look is None or "birth" not in look.facts:
         return None
     name = look.facts.get("weight")
@@ -70,7 +71,7 @@ def _birth_summary(look: Looked | None, origin: Origin) -> str | None:
     if not isinstance(name, str):
         kind = words.bad_kind(origin.outputs) or "NaN"
         if "handed_on" in look.facts:
-            return f"{kind} born on {words.ranks(origin.ranks)}, in {given_of(look)}, used at step {origin.step}"
+            return f"{kind} born on {words.ranks(origin.ranks)}, in {_given(look, claim)}, used at step {origin.step}"
         if look.facts.get("thread") is True:
             return f"{kind} born in another thread on {words.ranks(origin.ranks)}, used at step {origin.step}"
         handed = handed_at(look)
@@ -108,7 +109,7 @@ def _is_output(claim: Claim) -> bool:
     return claim.harm is not None and claim.harm.event.what == "output"
 
 
-def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bool = False) -> str:
+def _look_summary(look: Looked | None, origin: Origin, where: str, claim: Claim, *, output: bool = False) -> str:
     facts = look.facts if look is not None else {}
     if look is not None and look.source == "input":
         writer = facts.get("written_in_place")
@@ -118,7 +119,7 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bo
         known = "" if name is None else name if name.partition(" ")[0] == "input" else f"input {name}"
         return f"in the data of {where}" + (f": {known}" if known else "")
     if look is not None and look.method == "message":
-        return f"first seen on {where} in {given_of(look)}"
+        return f"first seen on {where} in {_given(look, claim)}"
     # A mask's -Inf may go in where NaN is born: what the look calls an op is one.
     finite = bool(origin.inputs) and not any(fact.bad for fact in origin.inputs)
     made = look is not None and look.source == "op" and bool(origin.outputs) and facts.get("brought") is not True
@@ -133,8 +134,12 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, *, output: bo
     place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
     if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
         # No loss is known to be made on this rank: between forward and backward it hands something on.
-        place = f"{_whose(origin)} in {given_of(look)}"
+        place = f"{_whose(origin)} in {_given(look, claim)}"
     return f"{born} on {where} in {_code(facts, origin) or place or _place(origin)}"
+
+
+def _given(look: Looked, claim: Claim) -> str:
+    return given_of(look, [one.event for one in claim.alike] if len(claim.ranks) > 1 else ())
 
 
 def _behind_the_model(origin: Origin) -> str:
@@ -170,7 +175,7 @@ def _first_harm(claim: Claim) -> str:
 def _again(claim: Claim, origin: Origin) -> str:
     """Return what was seen live when harm came again."""
     facts = [fact for fact in origin.outputs if fact.bad][:1] or [fact for fact in origin.inputs if fact.bad]
-    return f"{words.bad_kind(facts) or 'NaN'} {_look_summary(claim.shown, origin, 'that rank')}"
+    return f"{words.bad_kind(facts) or 'NaN'} {_look_summary(claim.shown, origin, 'that rank', claim)}"
 
 
 def _lost(claim: Claim) -> str:

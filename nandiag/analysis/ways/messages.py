@@ -13,7 +13,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.analysis.ways.alone import with_only_way
 from nandiag.analysis.ways.carried import line_of_call
 from nandiag.analysis.ways.filled import with_filled
-from nandiag.events import Looked, Sent
+from nandiag.events import Looked, Sent, words
 
 Key = tuple[object, ...]
 _ONLY = frozenset({"only_way", "only_since"})
@@ -130,10 +130,19 @@ def _key_of(sent: Sent) -> Key:
     return sent.way, sent.ranks, sent.number, sent.group
 
 
-def given_of(look: Looked) -> str:
-    """Return in words what a rank handed on, of a look of :func:`with_senders`."""
+def given_of(look: Looked, alike: Iterable[Looked] = ()) -> str:
+    """Return in words what a rank handed on, of a look of :func:`with_senders`, and other ranks ``alike``."""
     handed = look.facts.get("handed_on")
-    way, ranks = handed if isinstance(handed, list) and len(handed) == 2 else (None, ())
-    if way == "send" and isinstance(ranks, list | tuple) and ranks:
-        return f"what it sent to rank {ranks[-1]}"
-    return f"what it gave to other ranks ({way})" if isinstance(way, str) else "what it gave to other ranks"
+    way = handed[0] if isinstance(handed, list) and len(handed) == 2 else None
+    others = [one for one in alike if one is not look]
+    whose = "they" if others else "it"
+    receivers = {to for one in (look, *others) if (to := _receiver(one)) is not None}
+    if way == "send" and receivers:
+        return f"what {whose} sent to {words.ranks(receivers)}"
+    return f"what {whose} gave to other ranks" + (f" ({way})" if isinstance(way, str) else "")
+
+
+def _receiver(look: Looked) -> int | None:
+    handed = look.facts.get("handed_on")
+    ranks = handed[1] if isinstance(handed, list) and len(handed) == 2 and handed[0] == "send" else None
+    return ranks[-1] if isinstance(ranks, list | tuple) and ranks and isinstance(ranks[-1], int) else None

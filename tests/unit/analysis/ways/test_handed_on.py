@@ -31,6 +31,16 @@ def test_a_stage_of_a_pipeline_has_no_loss_and_gets_its_gradient_by_a_message(by
     assert not any(text.startswith("No gradient goes back") for text in told.evidence)
 
 
+def test_several_ranks_that_made_the_same_are_told_with_all_that_they_sent_it_to(by_hand):
+    senders = [
+        by_hand.rank(rank, Sent("send", (rank, rank + 2), 12, "0#0/0", cast(by_hand)), world=4) for rank in (0, 1)
+    ]
+    got_of = [got(by_hand, ("send", (rank, rank + 2), 12, "0#0/0")) for rank in (0, 1)]
+    receivers = [by_hand.rank(rank + 2, by_hand.loss(12), got_of[rank], world=4) for rank in (0, 1)]
+    told = analyse(by_hand.run(*senders, *receivers, world=4)).verdict
+    assert told.summary == "+Inf born on ranks 0-1 at step 12 in main(), in what they sent to ranks 2-3"
+
+
 def test_the_line_of_a_message_is_told_of_a_rank_that_sends_on_what_it_got(by_hand):
     call = Site(op="c10d::send.default", file="/w/a.py", line=17, source="dist.send(h.detach().half(), 1)")
     back = Sent("send", (1, 0), 12, "0#0/0", got(by_hand))
