@@ -220,7 +220,9 @@ def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
     own = look is not None and look.phase == "data" and look.source == "op"
     between = own and look is not None and "dataset" not in look.facts
     by_hand = claim is not None and claim.harm is not None and claim.harm.event.optimizer is None
-    return (claim.step - 2,) if claim is not None and between and by_hand else ()
+    # What an update by hand made is bad in what is saved behind that step already.
+    wrote = look is not None and look.phase == "optimizer" and look.facts.get("made_at_step") == look.step - 1
+    return (claim.step - 2,) if claim is not None and ((between and by_hand) or wrote) else ()
 
 
 def resume_at(report: Report) -> tuple[int, bool] | None:

@@ -132,6 +132,13 @@ class Case:
         """Return that running the step again showed no origin, and why."""
         return Looked(outcome=outcome, method="replay", step=self.step, reason=reason)
 
+    def dated(self, looked: Looked) -> Looked:
+        """Return ``looked`` with the step before where an update by hand made it, which this step's numbers show."""
+        here = self.by_hand and self.step > 0 and not self.weights_were_finite and not self.within
+        if not here or not is_made_here(looked) or looked.phase != "optimizer":
+            return looked
+        return replace(looked, facts={"made_at_step": self.step - 1, **looked.facts})
+
     def is_told(self, looked: Looked) -> bool:
         """Whether what a look found is worth a word: not where nothing else says that there is harm at all.
 

@@ -125,7 +125,7 @@ class Examiner:
             looked = by_call(looked, self._capture.known.values(), tape, case.suspects)
         looked = of_given(case, looked, self._capture.window.moved.all(), entries, self.examine_handed)
         looked = with_number(case, looked, self._capture, functools.partial(self.examine_number, case.step))
-        looked = timed(looked, time.perf_counter() - began)
+        looked = timed(case.dated(looked), time.perf_counter() - began)
         if case.is_told(looked):
             RECORDER.emit(looked, urgent=True)
             self._further(case, entries, looked)

@@ -215,6 +215,14 @@ def test_behind_an_update_by_hand_that_was_bad_no_checkpoint_is_good(by_hand, op
     assert analyse(record).verdict.last_finite_step == last
 
 
+def test_an_update_by_hand_that_the_next_step_shows_is_told_by_the_step_that_made_it(by_hand):
+    made = by_hand.found(7, phase="optimizer", facts={"made_at_step": 6})
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(7), made, world=1), world=1)).verdict
+    assert "at step 6" in verdict.summary
+    assert verdict.summary.endswith("used at step 7")
+    assert verdict.last_finite_step == 5
+
+
 def test_weights_that_another_rank_saw_begin_bad_send_the_run_back_too(by_hand):
     """The origin may be what a rank sent to the others between two steps: its own look begins no step."""
     began = {"began_bad": ["0.weight", "0.bias"], "all_bad": 4}
