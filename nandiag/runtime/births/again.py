@@ -20,7 +20,7 @@ from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.frames import BOUNDARIES, Frame
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.memory.there import all_there
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.update.instead import stand_in
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import generators

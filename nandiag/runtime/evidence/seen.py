@@ -50,7 +50,7 @@ from nandiag.runtime.memory.laid import left_finite
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.finite.weighed import is_weighed
 from nandiag.runtime.replay.rerun import Rerun
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.batches import Batch, Batches
 from nandiag.runtime.tape.entry import BACKWARD, Entry

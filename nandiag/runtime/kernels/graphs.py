@@ -23,7 +23,7 @@ from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.state import on_made_up_memory
 
 if TYPE_CHECKING:
-    from nandiag.runtime.replay.trace import Tracer
+    from nandiag.runtime.replay.trace.tracer import Tracer
     from nandiag.runtime.tape.capture import Capture
 
 _PROBE = "graphs"

@@ -55,7 +55,7 @@ from nandiag.runtime.replay.ready import (
     without_models,
 )
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.trace.tracer import Communicates, Tracer
 from nandiag.runtime.replay.unfinished import groups_of, reset_sharding
 from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_bad, look_again
 from nandiag.runtime.replay.update.instead import is_rewritten

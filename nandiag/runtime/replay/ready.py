@@ -24,7 +24,7 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.names import names_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.mended import Mended
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off
 from nandiag.runtime.replay.update.instead import stand_in
 from nandiag.runtime.replay.update.moved import given_memory

@@ -23,7 +23,7 @@ from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.memory.there import all_there, key_of
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
-from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.trace.tracer import Communicates, Tracer
 from nandiag.runtime.replay.update import views
 from nandiag.runtime.replay.written import getter, targets_of, written_by
 from nandiag.runtime.tape.calls import setting

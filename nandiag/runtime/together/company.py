@@ -12,7 +12,7 @@ from nandiag.events import Looked
 from nandiag.runtime.collectives.wraps import uncounted
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.mail import MAIL
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.unfinished import can_break_off, groups_of
 from nandiag.runtime.together.census import all_come
 from nandiag.runtime.together.shadows import possible

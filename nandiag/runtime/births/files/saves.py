@@ -31,7 +31,7 @@ from nandiag.runtime.look.finite import fact, is_bad, local
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.written import VIEWS, written_by
 from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.packed.descent import ancestors

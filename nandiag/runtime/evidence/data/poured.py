@@ -13,7 +13,7 @@ from nandiag.runtime.tape.packed.words import Made
 
 if TYPE_CHECKING:
     from nandiag.runtime.replay.rerun import Rerun
-    from nandiag.runtime.replay.trace import Tracer
+    from nandiag.runtime.replay.trace.tracer import Tracer
     from nandiag.runtime.tape.entry import Entry
 
 

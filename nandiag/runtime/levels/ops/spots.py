@@ -18,10 +18,10 @@ from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import Frame, Place, places
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.frames.scripted import begins_node, scripted
-from nandiag.runtime.frames.spots import Spots
 from nandiag.runtime.levels.naming import Names
 from nandiag.runtime.memory.there import key_of
 from nandiag.runtime.names import class_name, is_library, is_wrapper, node_name
+from nandiag.runtime.replay.trace.spots import Spots
 
 _FRAMES = 8
 _MOST_NODES = 1 << 17

@@ -30,7 +30,7 @@ from nandiag.runtime.memory.known.unwritten import hands_out, keeps_parts
 from nandiag.runtime.memory.there import key_of
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.exchanges.carrier import Carriers
-from nandiag.runtime.replay.trace import COLLECTIVES, Tracer
+from nandiag.runtime.replay.trace.tracer import COLLECTIVES, Tracer
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 

@@ -32,7 +32,7 @@ from nandiag.runtime.frames import BOUNDARIES, USER, Frame, kind_of, stack
 from nandiag.runtime.guard import Refused, guarded
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.traceless import undo_all
 from nandiag.runtime.together.census import all_joined, has_peers, members, own_store, stand_apart

@@ -18,7 +18,7 @@ from nandiag.runtime.collectives.ring import RING, argument
 from nandiag.runtime.collectives.wraps import LeftOut
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.replay.trace import Communicates
+from nandiag.runtime.replay.trace.tracer import Communicates
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.packed.words import version_of
 

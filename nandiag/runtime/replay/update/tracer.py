@@ -13,7 +13,7 @@ from nandiag.runtime.evidence.explain import scalars_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.replay.trace import Communicates, Tracer
+from nandiag.runtime.replay.trace.tracer import Communicates, Tracer
 from nandiag.runtime.replay.update.peers import by_itself
 from nandiag.runtime.tape.packed.nested import tensors_in
 

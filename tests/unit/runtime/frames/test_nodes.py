@@ -8,7 +8,7 @@ import torch
 
 from nandiag.runtime.frames.nodes import Maker, Nodes
 from nandiag.runtime.levels.ops.watch import OpWatch
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 
 TINY = 1e-40  # its root has a finite gradient, and that a gradient which is not
 

@@ -21,7 +21,7 @@ from nandiag.runtime.memory.kept import copies
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.replay.exchanges.carrier import _largest
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.replay.update.again import _as_before
 from nandiag.runtime.replay.update.instead import Attempt, stand_in
 from nandiag.runtime.tape.entries import Given, Tape

@@ -7,7 +7,7 @@ import torch
 
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.memory.overwritten import Overwritten
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 
 ROOM = 1 << 20
 

@@ -9,7 +9,7 @@ from nandiag.runtime.evidence.explain import lost_on_the_way
 from nandiag.runtime.evidence.walk import origin as origin_of
 from nandiag.runtime.memory.lost.shadows import Shadows
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 
 BAD = 2
 

@@ -12,7 +12,7 @@ from torch import nn
 from nandiag.runtime.evidence.explain import frame_of, inputs_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.walk import beside, origin
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 
 
 @torch.no_grad()

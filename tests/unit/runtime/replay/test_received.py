@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from nandiag.runtime.evidence.walk import origin
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 
 
 def spoil(name):
@@ -41,7 +41,7 @@ def test_a_sum_that_was_finite_has_not_brought_what_the_next_one_brought(group, 
 @pytest.mark.parametrize("between", [lambda shard: None, lambda shard: shard.view(2, 2)])
 def test_a_sum_that_is_still_under_way_may_have_brought_it(group, monkeypatch, between):
     """Torch itself views what a collective gives before it waits for it: that does not say that it is through."""
-    monkeypatch.setattr("nandiag.runtime.replay.trace.is_through", lambda works: False)
+    monkeypatch.setattr("nandiag.runtime.replay.trace.tracer.is_through", lambda works: False)
     tracer = Tracer({}, joint=True)
     tracer.instead = spoil("allreduce")
     shard = torch.ones(4)

@@ -13,7 +13,7 @@ from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.ready import why_failed
 from nandiag.runtime.replay.rerun import Player
-from nandiag.runtime.replay.trace import Communicates
+from nandiag.runtime.replay.trace.tracer import Communicates
 from nandiag.runtime.replay.unfinished import reset_sharding
 from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.state import modes

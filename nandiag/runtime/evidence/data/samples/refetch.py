@@ -20,7 +20,7 @@ from nandiag.runtime.guard import Refused
 from nandiag.runtime.look.finite import is_bad
 from nandiag.runtime.memory.overwritten import Overwritten
 from nandiag.runtime.numeric.made import MADE, Noted
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import generators

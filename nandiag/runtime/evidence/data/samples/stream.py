@@ -32,7 +32,7 @@ from nandiag.runtime.evidence.walk import is_brought, origin
 from nandiag.runtime.frames import BOUNDARIES
 from nandiag.runtime.look.finite import fact, is_bad
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.replay.trace import Tracer
+from nandiag.runtime.replay.trace.tracer import Tracer
 from nandiag.runtime.tape.batches import Batch, Streamed
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.unwarned import unwarned

@@ -24,7 +24,6 @@ from nandiag.runtime.evidence.data.samples.ancestry import Ancestry
 from nandiag.runtime.evidence.elements import led_from
 from nandiag.runtime.evidence.labels import own_name
 from nandiag.runtime.evidence.op import Op, Outside, Stat, is_constant, stat_of
-from nandiag.runtime.frames.spots import Spots
 from nandiag.runtime.guard import Refused
 from nandiag.runtime.kernels.determinants import Determinants
 from nandiag.runtime.kernels.powers import Powers
@@ -42,6 +41,7 @@ from nandiag.runtime.memory.there import key_of
 from nandiag.runtime.replay.exchanges import carrier as carriers
 from nandiag.runtime.replay.exchanges.carrier import Carriers, filled, is_through, put_in, wait_for, works_of
 from nandiag.runtime.replay.mended import Mended
+from nandiag.runtime.replay.trace.spots import Spots
 from nandiag.runtime.tape.packed.nested import tensors_in
 
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::")
