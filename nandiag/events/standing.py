@@ -83,6 +83,7 @@ class Standing:
     ``moves`` counts what it did so far (collectives, steps, model calls): a pulse with a larger count is newer.
     ``calls`` are those in Python, ``native`` those that the backend recorded itself (DDP's are only there), both oldest
     first. ``stack`` is the main thread's, innermost frame first. ``still`` is for how many seconds nothing had moved.
+    ``gone`` are the groups of known calls that were destroyed by then.
     """
 
     why: str
@@ -94,6 +95,7 @@ class Standing:
     stack: tuple[FrameFact, ...] = ()
     native: tuple[CallFact, ...] = ()
     still: float = 0.0
+    gone: tuple[GroupFact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nandiag.events import Attached, History, Record, words
+from nandiag.events import Attached, Harm, History, Record, words
 from nandiag.events.forms import build
 from nandiag.events.standing import FrameFact, Standing
 from nandiag.store.files import Budget, open_regular, read_events, read_line
@@ -117,7 +117,7 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
     agents = _wholes([path for folder in folders for path in _files(folder.agents, ".json", notes)], AgentEnd, notes)
     took_part = [path for folder in folders for path in _files(folder.agents, ".start", [])]
     starts = _wholes(took_part, AgentStart, notes)
-    if not agents or any(agent.state != "succeeded" for agent in agents):
+    if not agents or any(agent.state != "succeeded" for agent in agents) or _harmed_at_several_steps(logs):
         logs = _with_standings(logs, folders, notes)
     return RunRecord(
         info=infos[0] if infos else None,
@@ -129,6 +129,12 @@ def read_run(folders: list[RunFolder]) -> RunRecord:
         lost=tuple(_wholes([path for path in took_part if _is_lost(path)], AgentStart, [])),
         stopped=any(os.path.lexists(folder.stopped_file) for folder in folders),
     )
+
+
+def _harmed_at_several_steps(logs: list[RankLog]) -> bool:
+    """Whether ranks first saw harm at unlike steps: they may count these apart, which their calls tell."""
+    first = [next((one.event.step for one in log.records if isinstance(one.event, Harm)), None) for log in logs]
+    return len({step for step in first if step is not None}) > 1
 
 
 def _is_lost(start: Path) -> bool:

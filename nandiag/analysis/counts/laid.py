@@ -32,14 +32,16 @@ def _laid(log: RankLog, pairs: Pairs, own: dict[tuple[int, int, int], int]) -> R
         own.setdefault((log.rank, log.attempt, moved), step)
         return moved
 
-    return replace(log, records=tuple(replace(one, event=_put(one.event, at)) for one in log.records))
+    records = tuple(replace(one, event=_put(one.event, at)) for one in log.records)
+    pulse = None if log.pulse is None else replace(log.pulse, steps=moment(pairs, log.pulse.steps))
+    return replace(log, records=records, pulse=pulse)
 
 
 def moment(pairs: Pairs, step: int) -> int:
     """Return the step that another rank was at, by the newest call that both had made by then."""
     made = [pair for pair in pairs if pair[0] <= step]
     if not made:
-        return max(pairs[0][1] - (pairs[0][0] - step), 0)
+        return pairs[0][1] * step // pairs[0][0]  # as fast as up to there: both began at 0
     last = made[-1]
     after = next((pair for pair in pairs if pair[0] > step), None)
     ahead = last[1] + step - last[0]

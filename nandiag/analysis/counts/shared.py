@@ -48,7 +48,8 @@ def _calls(log: RankLog) -> Mapping[Key, int]:
     """Return the step of each known call of a group, behind the first step; messages have but two ends."""
     if log.standing is None:
         return {}
-    members = {(group.name, group.life): group.members for group in log.standing.groups}
+    groups = (*log.standing.gone, *log.standing.groups)
+    members = {(group.name, group.life): group.members for group in groups}
     return {
         (call.life, call.group, members[call.group, call.life], call.seq): call.step
         for call in log.standing.calls

@@ -12,7 +12,7 @@ _MOST = 8
 
 
 def each_its_own(claim: Claim, timeline: Timeline) -> Iterable[str]:
-    """Yield at which of their own steps the other ranks saw the harm, where they count their steps apart."""
+    """Yield at which of their own steps the other ranks first saw the harm, where they count their steps apart."""
     own: dict[int, int] = {}
     for one in timeline.harms:
         if one.attempt == claim.attempt and one.event.step >= claim.step and one.rank != timeline.own.rank:
@@ -20,7 +20,10 @@ def each_its_own(claim: Claim, timeline: Timeline) -> Iterable[str]:
     if not timeline.own.steps or not own:
         return
     first, *rest = sorted(own)[:_MOST]
-    told = [f"rank {first} stood at its step {own[first]}", *(f"rank {rank} at its step {own[rank]}" for rank in rest)]
+    told = [
+        f"rank {first} first saw harm at its step {own[first]}",
+        *(f"rank {at} at its step {own[at]}" for at in rest),
+    ]
     more = f", {words.count(len(own) - _MOST, 'more rank')} at others" if len(own) > _MOST else ""
     listed = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
-    yield f"Each rank counts its own steps: {listed}{more} when rank {timeline.own.rank} was at its step {claim.step}."
+    yield f"Each rank counts its own steps: {listed}{more}, rank {timeline.own.rank} at its step {claim.step}."

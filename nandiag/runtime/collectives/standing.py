@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from types import FrameType
 
@@ -60,7 +61,20 @@ def standing(why: str) -> Standing:
         calls=tuple(_call(one, now) for one in calls),
         stack=stack_of(frame),
         native=record.calls,
+        gone=tuple(
+            map(_gone, {id(one): one for call in calls if (one := call.group) and one.life != RING.life}.values())
+        ),
     )
+
+
+def _destroyed(calls: Iterable[Call]) -> Iterable[Group]:
+    groups = (call.group for call in calls)
+    return {id(one): one for one in groups if one is not None and one.life != RING.life}.values()
+
+
+def _gone(group: Group) -> GroupFact:
+    """Return what is still known of a destroyed group: its backend is not asked any more."""
+    return GroupFact(group.name, group.description, _spans(group.members)[:_SPANS], group.count, life=group.life)
 
 
 def _recorded(groups: frozenset[str]) -> Flight:

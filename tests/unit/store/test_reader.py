@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nandiag.events import Attached, History, Note, Record, encode
+from nandiag.events import Attached, Harm, History, Note, Record, encode
+from nandiag.events.standing import Standing
 from nandiag.store import files, reader
-from nandiag.store.layout import RunFolder
+from nandiag.store.layout import RunFolder, standing_of
 from nandiag.store.run import AgentEnd, AgentStart, RankEnd, RunInfo
 from nandiag.store.writer import write_whole
 
@@ -44,6 +45,16 @@ def test_events_come_back_in_order(folder):
     assert (log.rank, log.attempt, log.pid, log.attached) == (0, 0, 7, HELLO)
     assert [one.event for one in log.records[1:]] == [Note("a"), Note("b")]
     assert log.notes == ()
+
+
+@pytest.mark.parametrize(("steps", "read"), [((5, 12), True), ((5, 5), False), ((5, None), False)])
+def test_where_the_ranks_stood_at_the_end_is_read_where_they_saw_harm_at_unlike_steps(folder, steps, read):
+    write_whole(folder.agent_end("a"), AgentEnd("node", 1, 0, 0, "succeeded"))
+    for rank, step in enumerate(steps):
+        harm = () if step is None else (Harm("loss", step, "loss", (), 1, 1),)
+        path = put(folder, "".join(line(one, seq) for seq, one in enumerate((HELLO, *harm))), rank=rank)
+        write_whole(standing_of(path), Standing("left", 1.0, 9, 4))
+    assert [log.standing is not None for log in reader.read_run([folder]).logs] == [read, read]
 
 
 def test_a_torn_last_line_is_left_out_with_a_note(folder):

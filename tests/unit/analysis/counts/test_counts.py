@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.analysis.counts import aligned, counts_of
+from nandiag.analysis.counts import aligned, chosen, counts_of
+from nandiag.analysis.counts.laid import moment
 from nandiag.analysis.first import first_look
-from nandiag.events import Sent, Site, Stopping
+from nandiag.analysis.report import RankState
+from nandiag.events import Harm, Sent, Site, Stopping
 from nandiag.events.standing import CallFact, GroupFact, Standing
 
 WRITTEN = Site(op=".data", file="train.py", line=27, column=(8, 14), source="        p.data /= 2")
@@ -60,7 +62,7 @@ def test_a_rank_with_fewer_steps_does_not_take_the_blame_for_a_faster_one(by_han
     assert [(one.ranks, one.step) for one in verdict.spread if slow in one.ranks]
     assert all(one.step == 5 for one in verdict.spread if slow in one.ranks)
     assert not [one for one in verdict.spread if fast in one.ranks and one.what in {"loss", "gradient"}]
-    told = f"Each rank counts its own steps: rank {slow} stood at its step 5 when rank {fast} was at its step 10."
+    told = f"Each rank counts its own steps: rank {slow} first saw harm at its step 5, rank {fast} at its step 10."
     assert told in verdict.evidence
     assert (report.ranks["0"].last_step, report.ranks["1"].last_step) == ((5, 10) if fast else (10, 5))
 
@@ -81,7 +83,7 @@ def test_ranks_that_break_at_the_same_moment_are_all_named_each_with_its_own_ste
     assert not [one for one in verdict.spread if one.what in {"loss", "gradient"} and one.via is None]
     assert not [one for one in verdict.spread if one.what == "parameter"]
     told = (
-        "Each rank counts its own steps: rank 1 stood at its step 6 and rank 2 at its step 9 when rank 0 was at its "
+        "Each rank counts its own steps: rank 1 first saw harm at its step 6 and rank 2 at its step 9, rank 0 at its "
         "step 3."
     )
     assert told in verdict.evidence
@@ -145,3 +147,38 @@ def test_a_line_on_the_way_has_the_own_step_of_a_rank_that_saw_harm_there(by_han
 def test_counts_that_agree_by_chance_run_apart_behind_that(by_hand, one, other):
     logs = stood(by_hand.rank(0), *one), stood(by_hand.rank(1), *other)
     assert counts_of(logs).apart == {(1, 0)}
+
+
+def test_a_group_that_was_destroyed_by_then_tells_as_much(by_hand):
+    logs = averaged(by_hand)
+    for rank, log in logs.items():
+        logs[rank] = replace(log, standing=replace(log.standing, groups=(), gone=log.standing.groups))
+    assert counts_of(logs.values()).apart == {(1, 0)}
+    assert not counts_of([replace(log, standing=replace(log.standing, gone=())) for log in logs.values()]).apart
+
+
+def test_before_the_oldest_known_call_ranks_are_as_fast_as_up_to_there():
+    pairs = ((20, 50), (22, 55), (24, 60))
+    assert [moment(pairs, step) for step in (0, 2, 10, 19, 20, 24)] == [0, 5, 25, 47, 50, 60]
+
+
+def test_what_was_finite_before_is_so_in_the_count_of_the_other_rank(by_hand):
+    slow = stood(by_hand.rank(0, by_hand.state(4, since=3)), 1, 2, 3, 4)
+    logs = slow, stood(by_hand.rank(1, by_hand.loss(12)), 3, 6, 9, 12)
+    laid, own = aligned(logs, counts_of(logs), 1)
+    (harm,) = [one.event for one in laid[0].records if isinstance(one.event, Harm)]
+    assert (harm.step, harm.since, own.of(0, 0, 12)) == (12, 11, 4)
+
+
+def test_a_rank_without_harm_does_not_send_the_run_back_by_its_own_count(by_hand):
+    fast = stood(by_hand.rank(1, by_hand.loss(12), divided(by_hand, 12), *over(by_hand, 12)), 3, 6, 9, 12)
+    slow = stood(by_hand.rank(0, steps=4), 1, 2, 3, 4)
+    assert analyse(by_hand.run(slow, fast)).verdict.last_finite_step == 11
+
+
+def test_the_state_of_a_rank_is_laid_too_and_the_finest_count_is_taken(by_hand):
+    logs = averaged(by_hand, fast=0)
+    states = {rank: RankState("stopped", log.records[-1].event.steps, attached=True) for rank, log in logs.items()}
+    found = chosen(tuple(logs.values()), states)
+    assert (found.claim.ranks, found.states[0].last_step, found.states[1].last_step) == ((0,), 10, 10)
+    assert counts_of(averaged(by_hand, fast=1).values()).finest() == 1

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from nandiag.runtime.collectives import lookout, stacks, standing
 from nandiag.runtime.collectives.lookout import Lookout
-from nandiag.runtime.collectives.ring import RING, Call, Ring
+from nandiag.runtime.collectives.ring import RING, Call, Group, Ring
 from nandiag.runtime.recorder import RECORDER
 from nandiag.store.layout import standing_of
 from nandiag.store.whereabouts import main_stack, read_standing
@@ -190,6 +190,19 @@ def test_a_new_kind_of_call_is_written_as_it_begins_each_once(quick):
     told = read_standing(path)
     assert told.why == "crashed"
     assert [call.shapes for call in told.calls] == [((4,),), ((5,),)]
+
+
+def test_groups_that_were_destroyed_are_told_beside_those_that_are_there(quick):
+    ring, members = standing.RING, (0, 2, 3)
+    group = Group.__new__(Group)
+    group.handle, group.name, group.life, group.description, group.members = None, "0", ring.life, "default_pg", members
+    group.count, group.pairs = 4, {}
+    ring.begin(Call("all_reduce", group, None))
+    assert standing.standing("left").gone == ()
+    ring.forget()
+    ring.begin(Call("all_reduce", None, None))
+    (told,) = standing.standing("left").gone
+    assert (told.name, told.life, told.members) == ("0", ring.life - 1, ((0, 0), (2, 3)))
 
 
 def test_no_process_group_is_needed_for_any_of_it(quick):
