@@ -8,6 +8,7 @@ from nandiag.analysis import timeline
 from nandiag.analysis.counts.laid import aligned, moment
 from nandiag.analysis.counts.shared import Counts, counts_of
 from nandiag.analysis.left_out.ended import with_ended
+from nandiag.analysis.left_out.overturned import without_overturned
 from nandiag.analysis.origin import Claim, choose
 from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import Timeline
@@ -26,8 +27,8 @@ class Chosen:
 
 
 def events_of(logs: tuple[RankLog, ...]) -> Timeline:
-    """Return what the ranks saw with what follows of it: what they sent, and that they trained no more."""
-    return with_ended(with_senders(timeline.build(logs)))
+    """Return what the ranks saw with what follows of it: what they sent, and that some trained no more, or did so."""
+    return with_ended(without_overturned(with_senders(timeline.build(logs))))
 
 
 def chosen(logs: tuple[RankLog, ...], states: dict[int, RankState]) -> Chosen:

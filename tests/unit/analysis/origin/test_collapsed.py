@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import History, Skipped
+from nandiag.events import Finished, History, Skipped
 
 
 def test_skips_of_a_scaler_are_benign(by_hand):
@@ -120,3 +120,12 @@ def test_the_skips_of_hundreds_of_ranks_are_not_each_held_against_all(by_hand):
     began = time.perf_counter()
     assert analyse(record).findings[0].slug == "loss_scale_found"
     assert time.perf_counter() - began < 10  # 0.2 s; it took 50 where each looked through all the others
+
+
+@pytest.mark.parametrize(("updates", "harmed", "anomaly"), [(30, False, False), (5, False, True), (30, True, True)])
+def test_what_was_looked_at_when_it_fell_is_no_origin_once_the_scale_was_found(by_hand, updates, harmed, anomaly):
+    skip = Skipped(5, 0.5, 4, 4, 3e38, optimizer=0, updates=5)
+    harm = (by_hand.gradient(5),) if harmed else ()
+    ended = Finished(40, 4, 39, updates=(updates,))
+    report = analyse(by_hand.run(by_hand.rank(0, skip, *harm, by_hand.found(5), ended, world=1), world=1))
+    assert report.verdict.anomaly is anomaly
