@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nandiag.analysis.early.texts import TEXTS, told
+from nandiag.analysis.early.texts import ON_THE_WAY, TEXTS, told
 from nandiag.analysis.report import Finding
 from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Warned, words
@@ -19,6 +19,8 @@ def warnings_of(timeline: Timeline) -> Iterable[Finding]:
     """Yield one finding for each kind of warning and what it is about; those of several ranks are one."""
     groups: dict[tuple[int, str, str | None], list[Seen[Warned]]] = {}
     for one in timeline.warned:
+        if one.event.slug == ON_THE_WAY:
+            continue
         groups.setdefault((one.attempt, one.event.slug, one.event.name), []).append(one)
     for (_, slug, _), members in list(groups.items())[:_MOST]:
         first = _most_of(members)

@@ -9,6 +9,8 @@ from nandiag.analysis.early import drawn, refused
 from nandiag.analysis.report import Suggestion
 from nandiag.events import Warned, words
 
+# What the findings on losses that were left out tell at the end, with their count.
+ON_THE_WAY = "losses_passed_over"
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -171,6 +173,11 @@ def _weights_unchanged(warned: Warned) -> str:
     return f"{words.count(int(_value(warned, 'steps') or 0), 'update')} of {who} in a row did not change {looked}: {by}"
 
 
+def _passed_over(warned: Warned) -> str:
+    many, kind = _number(warned, "losses"), words.bad_value(_value(warned, "value")) or "bad"
+    return f"the script made no step of {many} {kind} losses in a row, and no update since step {warned.step}"
+
+
 TEXTS: dict[str, Callable[[Warned], str]] = {
     "grad_norm_spike": _norm_spike,
     "grad_norm_growth": _norm_growth,
@@ -184,6 +191,7 @@ TEXTS: dict[str, Callable[[Warned], str]] = {
     "batch_channel": _batch_channel,
     "batch_longer": _batch_longer,
     "gradients_zero": _gradients_zero,
+    ON_THE_WAY: _passed_over,
     "weights_unchanged": _weights_unchanged,
     drawn.SLUG: drawn.told,
     refused.MATRIX: refused.told_matrix,

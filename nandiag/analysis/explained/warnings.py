@@ -207,6 +207,19 @@ EXPLAIN = (
         kind="warning",
     ),
     Explanation(
+        slug="losses_passed_over",
+        what="The script asks whether its loss is finite, and for a while now none was: it passes over each, and makes "
+        "no update. It runs on without training. Told as it runs; at the end the report counts them, and where it went "
+        "on so to the end that is an anomaly (20 losses or more).",
+        looks=("Rank 1, step 30: the script made no step of 8 NaN losses in a row, and no update since step 30.",),
+        fix=(
+            Suggestion("End the run: the report shows where the first of these losses was made."),
+            Suggestion("Have the script give up after some in a row.", "assert skipped_in_a_row < 20"),
+        ),
+        pages=("generated/torch.isfinite.html",),
+        kind="warning",
+    ),
+    Explanation(
         slug="weights_unchanged",
         what="Updates in a row left weights as they were, to the bit, though their gradients are not 0 and the "
         "learning rate is as large as ever. What the optimizer divides by is infinite (Adam with a beta2 of 1 in "

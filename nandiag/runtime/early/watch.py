@@ -157,6 +157,12 @@ class Early:
             self._warner.skipped(step, scale)
 
     @guarded("warnings")
+    def passed_over(self, step: int, losses: int, value: float) -> None:
+        """The script makes no step of one bad loss after the other, of so many by now, the first of ``value``."""
+        if self.on:
+            self._warner.say(("losses_passed_over", {"losses": losses, "value": value}), step)
+
+    @guarded("warnings")
     def at_harm(self, optimizer: Any, step: int, updates: int) -> None:
         """Harm was seen: hold its step against those before."""
         if self.on:
