@@ -131,3 +131,16 @@ _COMPARED = re.compile(r" (?:[<>]=?|==|!=) |isfinite\(|\.bool\(\)")
 def is_called(text: str) -> bool:
     """Whether a divisor that is written so is called a count."""
     return _COUNTS.search(_INDEX.sub("", text)) is not None
+
+
+def is_of_steps(facts: Facts, text: str) -> bool:
+    """Whether what a schedule divides by, or raises to a power, is called a number of steps, or so is what it is of."""
+    return any(
+        is_called(one) or is_stepped(facts, one) or _STEPS.search(one) for one in (text, facts.kind(text)) if one
+    )
+
+
+_STEPS = re.compile(
+    r"(?:^|[\W_])(?:[teik]|steps?|epochs?|iters?|iterations?|total|warm(?:up)?|period|cycle|horizon|max)(?:$|[\W_])",
+    re.I,
+)
