@@ -204,3 +204,12 @@ def test_one_that_divides_by_a_number_of_steps_has_one(at, below):
     line = f"r = base / {below}"
     code = _advice(at, line, line[4:], _DIVIDE, **_SET).code
     assert code == f"r = base / np.maximum({below.strip('()')}, 1)"
+
+
+@pytest.mark.parametrize("said", ["Mean of empty slice", "Degrees of freedom <= 0 for slice"])
+def test_the_mean_of_nothing_is_an_empty_reduction_wherever_it_goes(at, said):
+    line = "offset = torch.tensor(hard.mean())"
+    facts = at(None, (), (), extra={"numpy": said, "heard": True}, phase="data", **on(line, "hard.mean()"))
+    told = explain(facts)[0]
+    assert told.slug == "empty_reduction"
+    assert told.suggestions[0].code == "offset = torch.tensor(hard.mean() if len(hard) else 0.0)"

@@ -142,5 +142,5 @@ def is_of_steps(facts: Facts, text: str) -> bool:
 
 _STEPS = re.compile(
     r"(?:^|[\W_])(?:[teik]|steps?|epochs?|iters?|iterations?|total|warm(?:up)?|period|cycle|horizon|max)(?:$|[\W_])",
-    re.I,
+    re.IGNORECASE,
 )
