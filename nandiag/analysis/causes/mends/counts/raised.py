@@ -17,8 +17,10 @@ _BEFORE = (
 def behind(facts: Facts) -> Suggestion | None:
     """Return the line that divides by a count as it is once that is raised; a floor of 1 would count two as one.
 
-    The mean of what was seen so far would leave the first out, or weigh it as none.
+    Of 0/0 nothing came in yet, and the count is right as it is.
     """
+    if not any(one.posinf or one.neginf for one in facts.origin.outputs):
+        return None
     text = quotients.below(facts.origin) or ""
     node, around = parsing.expression(text), facts.around
     if around is None or not isinstance(node, ast.Name | ast.Attribute):
