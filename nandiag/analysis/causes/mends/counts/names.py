@@ -33,11 +33,11 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     ends = (divisor.min, divisor.max)
     whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
     below = quotients.below(facts.origin) or divisor.name or ""
-    made = facts.kind(below)
+    made, stepped = facts.kind(below), is_stepped(facts, below)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    counted = is_called(below) or is_stepped(facts, below) or _is_counted(facts, divisor, made)
+    counted = stepped or is_called(below) or _is_counted(facts, divisor, made)
     if not whole or is_size(facts, below) or wholes.are(facts, _summed(facts, below)) is False:
         return False
     return counted or _is_of_mask(facts, divisor, below)
