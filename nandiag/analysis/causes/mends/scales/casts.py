@@ -24,7 +24,7 @@ _FREE = frozenset(
     {"print", "len", "float", "int", "bool", "str", "max", "min", "sum", "abs", "isinstance", "append", "item", "list"}
     | {"tuple", "zip", "enumerate", "save", "info", "debug", "log"}
 )
-_LOOKS = meanings.VIEWS | {"detach", "clone", "to", "cuda", "cpu"}
+_LOOKS = meanings.VIEWS | {"detach", "clone", "cuda", "cpu"}
 _SENT = (
     "What takes it in on the other rank has to be of the same dtype: keep it in float32, or in bfloat16, on both "
     "sides, in this cast and in the buffer that receives it. Or bring it to scale before, and back behind."
@@ -61,7 +61,11 @@ def _takers(facts: Facts) -> Iterator[ast.expr]:
     yield from _given(line, found[1])
     for statement in line.body:
         own = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(own, ast.Name | ast.Attribute):
+        cast = ast.unparse(found[1])  # what is cast once more behind that is bound by nothing
+        whole = isinstance(statement, ast.Assign) and cast in {
+            ast.unparse(one) for one in (statement.value, _looked_at(statement.value))
+        }
+        if whole and isinstance(own, ast.Name | ast.Attribute):
             used = [one for text in facts.uses if (one := parsing.module(text)) is not None]
             yield from (taker for one in used for taker in _given(one, own))
 
