@@ -36,13 +36,15 @@ class Written:
     """The lines of the expression's file that write ``name``, a variable or an attribute; it has no others.
 
     ``reduced`` are those among them that fill it by a collective whose operation is told. ``counts``: all that they do
-    is to give it a whole number, and to add whole numbers to it.
+    is to give it a whole number, and to add whole numbers to it. ``raised`` is the line of the expression's function
+    that adds 1 to it behind the expression, where nothing there does so before.
     """
 
     name: str
     lines: tuple[int, ...]
     reduced: tuple[Reduced, ...] = ()
     counts: bool = False
+    raised: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,8 @@ def _heard(facts: Facts, said: str) -> Cause:
     if facts.extra.get("number") is not True:
         sample = _sample(facts, in_dataset=False)
         told = (f"numpy says: {said}", *([] if sample is None else [sample]))
+        if numpys.is_of_nothing(said):
+            return Cause(_slug(said), told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
         return Cause("data_nonfinite", told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
     return Cause(_slug(said), (f"numpy says: {said}",), (numpys.guard(facts, said),), LIKELY)
 

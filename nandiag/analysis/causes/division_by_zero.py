@@ -7,7 +7,7 @@ import re
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, more, share
 from nandiag.analysis.causes.mends import by_hand, densities
-from nandiag.analysis.causes.mends.counts import kept, names, narrow
+from nandiag.analysis.causes.mends.counts import kept, names, narrow, raised
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     inverses,
@@ -127,7 +127,7 @@ def is_called(facts: Facts) -> bool:
 def _by_number(facts: Facts) -> tuple[Suggestion, ...]:
     if is_called(facts):
         return ()
-    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or spreads.not_yet(facts)
+    begun = corrections.mended(facts, infinite=_is_infinite(facts)) or spreads.not_yet(facts) or raised.behind(facts)
     if begun is not None:
         return (begun,)
     if quotients.below(facts.origin) in {"0", "0.0"}:
@@ -187,6 +187,7 @@ def _in_pass(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
         or spreads.not_yet(facts)
         or corrections.not_begun(facts)
         or corrections.in_line(facts)
+        or raised.behind(facts)
         or powers.counted(facts)
         or measured.divided(facts, divisor)
         or peaks.instead(facts)
@@ -294,7 +295,8 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     """No gradient flows through an update: an eps outside of the root is enough."""
     if is_called(facts):
         return ()  # optimizer_division has what can be set
-    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts)) or powers.counted(facts)
+    made = norms.ratio(facts) or corrections.mended(facts, infinite=_is_infinite(facts)) or raised.behind(facts)
+    made = made or powers.counted(facts)
     if made is not None:
         return (made,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"

@@ -110,6 +110,8 @@ def _bounded(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
         measured = _measured(found[2])
         if measured is not None:
             return Suggestion(f"{place} sets the rate by what {measured} holds: look at what makes that.")
+        if str(facts.extra.get("numpy", "")).startswith("divide by zero"):
+            return Suggestion(f"{place} sets the rate by what a division by zero made: mend that division.")
         text = f"{_CHECK.text[:-1]}. {place} sets it: let it be 0 where it is no number, as behind the last step."
         return Suggestion(text, f"{found[1]} = max(0.0, {found[2]})")
     text = f"{_CHECK.text[:-1]}. {place} sets it: keep it below the most that it was before."

@@ -12,8 +12,8 @@ from nandiag.analysis.causes.mends import multipliers, overgrown, states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
+from nandiag.analysis.causes.mends.scales import casts, own
 from nandiag.analysis.causes.mends.scales import losses as loss_scales
-from nandiag.analysis.causes.mends.scales import own
 from nandiag.analysis.causes.mends.script import fitting, quotients, widening
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -317,6 +317,8 @@ def _cast(facts: Facts, wide: Suggestion) -> tuple[Suggestion, ...]:
         return ()  # a hook's cast is in no line of the script's: what is to be done about the hook is
     if facts.node is not None:
         return (wide,)  # autograd casts a gradient as forward had cast what it is of: no line of the script's does
+    if (bound := casts.bound(facts)) is not None:
+        return bound
     if "int" in dtype_of(facts.origin.inputs[0]):
         whole = widening.brought_to(facts.origin, "float32")
         return (Suggestion(_WHOLE, whole or "x.float()"),)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked
 from nandiag.runtime.births.known import FILE, LAST, OP, OUTSIDE, RECEIVED, UNWRITTEN, Birth
-from nandiag.runtime.evidence.around.written import set_by_class
+from nandiag.runtime.evidence.around.place import set_by_class
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import came_in
 from nandiag.runtime.evidence.op import Spot

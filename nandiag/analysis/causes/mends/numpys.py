@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.counts.names import is_called
+from nandiag.analysis.causes.mends.counts.names import is_called, is_of_steps
 from nandiag.analysis.causes.mends.logarithms import chances
 from nandiag.analysis.causes.mends.script import bounding, fitting, naming, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
@@ -27,6 +27,9 @@ def guard(facts: Facts, said: str) -> Suggestion:
     if is_of_nothing(said):
         return _without_any(facts, said)
     rate = "rate_set_at" in facts.extra
+    zero = _rate_of_0(facts, said) if rate else None
+    if zero is not None:
+        return zero
     left = _left_out(facts, said) if said.startswith("divide by zero") and not rate else None
     if left is not None:
         return left
@@ -37,6 +40,30 @@ def guard(facts: Facts, said: str) -> Suggestion:
     text = "Guard this arithmetic against such values." if only else f"{or_} this arithmetic against such a sample."
     ended = rate and code is not None and _END_AT_0.search(code) is not None
     return Suggestion(f"{text} {_NO_RATE}" if ended else text, code)
+
+
+def _rate_of_0(facts: Facts, said: str) -> Suggestion | None:
+    """Say that a schedule divides by a rate of 0: by 1 in its place, or next to 0, the schedule would be another.
+
+    ``None`` where it divides by a number of steps, which there is one of.
+    """
+    found = fitting.parsed(facts.origin) if said.startswith(("divide by zero", "invalid")) else None
+    divisor = quotients.below(facts.origin) or ""
+    if found is None or not isinstance(found[1], ast.BinOp) or not isinstance(found[1].op, ast.Div):
+        return None
+    node = parsing.expression(divisor)
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or is_of_steps(facts, divisor):
+        return None
+    made = facts.made(divisor)
+    of = "" if made is None else f" ({made.text}, line {made.line})"
+    return Suggestion(_ZERO_RATE.format(f"{divisor}{of}", divisor))
+
+
+_ZERO_RATE = (
+    "{} is 0 there, and the schedule divides by it: what grows by factors cannot begin, or end, at 0, and any floor "
+    "makes another schedule. Let {} be a rate above 0, as a hundredth of the other end, or go from one to the other by "
+    "differences."
+)
 
 
 def _guarded(facts: Facts, said: str) -> str | None:

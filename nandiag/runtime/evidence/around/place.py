@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from nandiag.runtime.frames import USER, Frame, span
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_LONGEST = 120
 Position: TypeAlias = tuple[int, int]
 
 
@@ -97,3 +99,16 @@ def torch_by(tree: ast.AST) -> str:
     own = [one.asname or "torch" for one in imports if one.name == "torch"]
     within = ["torch" for one in imports if one.name.startswith("torch.") and one.asname is None]
     return next(iter((*own, *within)), "")
+
+
+def set_by_class(frames: Iterable[Frame], owner: str, name: str) -> str | None:
+    """Return what the class ``owner``, in the file of the script's own frame, gives its attribute ``name`` at first."""
+    tree = next((tree_of(one.file) for one in frames if one.kind == USER), None)
+    classes = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef) and one.name == owner] if tree else []
+    sets = [one for own in classes for one in ast.walk(own) if isinstance(one, ast.Assign) and _sets(one, name)]
+    texts = [ast.unparse(one.value) for one in sets]
+    return texts[0] if len(texts) == 1 and len(texts[0]) <= _LONGEST else None
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in node.targets)

@@ -6,14 +6,14 @@ Which of these lines ran last the text cannot tell; it tells that there are no o
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from nandiag.events.site import Meaning, Reduced, Written
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, imported, root
 from nandiag.runtime.evidence.around.unchanged import bound, called, changed, is_in_place
-from nandiag.runtime.frames import USER, Frame
-from nandiag.runtime.frames.text import nodes_of, tree_of
+from nandiag.runtime.frames.text import nodes_of
 
 _MOST_NAMES, _MOST_LINES = 6, 6
 _LOADS, _LONGEST = ("load", "restore", "resume", "setstate", "state_from"), 120
@@ -41,7 +41,7 @@ def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
         lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)) - empty)
         if 0 < len(lines) <= _MOST_LINES:
             reduced = tuple(_reduced(place, text.rpartition(".")[2], lines))
-            yield Written(text, tuple(lines), reduced, _counts(place, text, lines))
+            yield Written(text, tuple(lines), reduced, _counts(place, text, lines), _raised(place, text, lines))
 
 
 def _puts_none(node: ast.AST) -> TypeGuard[ast.Assign | ast.AnnAssign]:
@@ -232,10 +232,25 @@ def _is_parameter(scope: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> b
 def _of_attribute(place: Place, text: str) -> Iterator[int]:
     """Yield the lines of the file that write an attribute of this name, of whichever object."""
     name = text.rpartition(".")[2]
+    apart = _is_apart(place.nodes[0], name)
     for node in nodes_of(place.nodes[0]):
         stored = isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
-        if stored or _changes(node, name) or _registers(node, name):
+        changes = _changes(node, name) and (not apart or _has_attribute(node, name))
+        if stored or changes or _registers(node, name):
             yield _line(node)
+
+
+def _is_apart(tree: ast.AST, name: str) -> bool:
+    """Whether a variable of the file that is called like an attribute is known to be made of something else."""
+    nodes = list(nodes_of(tree))
+    stored = [one for one in nodes if isinstance(one, ast.Assign | ast.AnnAssign)]
+    values = [value for one in stored for value in _given_as(one, name)]
+    handed = any(isinstance(one, Function) and _is_parameter(one, name) for one in nodes)
+    return bool(values) and not handed and not any(_has_attribute(one, name) for one in values)
+
+
+def _has_attribute(node: ast.AST, name: str) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == name for one in ast.walk(node))
 
 
 def _changes(node: ast.AST, name: str) -> bool:
@@ -275,6 +290,17 @@ def _counts(place: Place, text: str, lines: list[int]) -> bool:
     given = [one for one in within if isinstance(one, ast.Assign | ast.AnnAssign) and one not in counted]
     whole = all((values := list(_given_as(one, text))) and all(map(_is_whole, values)) for one in given)
     return bool(counted) and whole and {_line(one) for one in (*counted, *given)} == set(lines)
+
+
+def _raised(place: Place, text: str, lines: list[int]) -> int | None:
+    """Return the line of the expression's function that adds 1 behind it, where no line of it writes there before."""
+    own = [node for node in nodes_of(place.scope) if isinstance(node, ast.stmt) and _line(node) in lines]
+    steps = [one for one in own if _is_a_step(one, text) and re.search(_BY_ONE, ast.unparse(one))]
+    behind = place.statement is not None and bool(own) and all(_line(one) > end_of(place.statement)[0] for one in own)
+    return _line(steps[0]) if behind and len(steps) == len(own) == 1 else None
+
+
+_BY_ONE = r"(?:\+=? |\.add_\()1(?:\.0)?\)?$"
 
 
 def _is_a_step(statement: ast.stmt, text: str) -> bool:
@@ -320,19 +346,6 @@ def _registers(node: ast.AST, name: str) -> bool:
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
-
-
-def set_by_class(frames: Iterable[Frame], owner: str, name: str) -> str | None:
-    """Return what the class ``owner``, in the file of the script's own frame, gives its attribute ``name`` at first."""
-    tree = next((tree_of(one.file) for one in frames if one.kind == USER), None)
-    classes = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef) and one.name == owner] if tree else []
-    sets = [one for own in classes for one in ast.walk(own) if isinstance(one, ast.Assign) and _sets(one, name)]
-    texts = [ast.unparse(one.value) for one in sets]
-    return texts[0] if len(texts) == 1 and len(texts[0]) <= _LONGEST else None
-
-
-def _sets(node: ast.Assign, name: str) -> bool:
-    return any(isinstance(one, ast.Attribute) and one.attr == name for one in node.targets)
 
 
 def restored(place: Place, texts: Iterable[str]) -> Iterator[Meaning]:

@@ -45,7 +45,8 @@ def test_samples_without_a_logarithm_are_left_out_first(at, by_hand):
     facts = at("log", (given,), (by_hand.fact(shape=(12,), neginf=3),),
                **{**placed(line, "torch.log(gw / aw)"), "phase": "data"}, extra={"of_weights": False})  # fmt: skip
     told = explain(facts)[1].suggestions
-    assert told[0].code.startswith("keep = (gw > 0) & (gh > 0)")
+    assert told[0].code is None
+    assert "keep = (gw > 0) & (gh > 0)" in told[0].text
     bounded = "torch.log((gw / aw).clamp_min(1e-1)), torch.log((gh / ah).clamp_min(1e-1))"
     assert told[1].code == f"return torch.stack([{bounded}], 1)"
     assert len(told) == 2

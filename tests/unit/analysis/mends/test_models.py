@@ -77,6 +77,17 @@ def test_a_rate_of_nan_that_is_read_of_a_tensor_gets_no_bound(at, by_hand):
     )
 
 
+def test_a_rate_that_a_division_by_zero_made_is_no_end_of_a_schedule(at, by_hand):
+    past = History((3, 4, 5), (1.0,) * 3, (1.0,) * 3, (0.004, 0.0, math.nan), (None,) * 3)
+    extra = {"rate_set_at": ['train.py:20: g["lr"] = float(s(t))'], "number": True,
+             "numpy": "divide by zero encountered in divide"}  # fmt: skip
+    line = "return lo * (hi / lo) ** pct"
+    facts = at("add_", (by_hand.fact(),), (by_hand.fact(nan=16),), history=past, extra=extra, **placed(line, "hi / lo"))
+    told = explain(replace(facts, origin=replace(facts.origin, phase="optimizer")))[0].suggestions[0]
+    assert told.code is None
+    assert "its end" not in told.text
+
+
 def test_a_mended_rate_of_nan_is_0():
     assert max(0.0, math.nan) == 0.0
     assert max(0.0, torch.tensor(math.nan)) == 0.0

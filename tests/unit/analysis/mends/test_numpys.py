@@ -185,3 +185,31 @@ def test_what_numpy_reduced_of_nothing_is_told_as_that(at, line, expression, sai
     assert told.suggestions[0].code == code
     assert "in the place of" in told.suggestions[0].text
     assert "Guard this" not in told.suggestions[0].text
+
+
+_SET = {"rate_set_at": ["train.py:10: group['lr'] = float(sched(step))"]}
+
+
+@pytest.mark.parametrize("line", ["return lo * (hi / lo) ** pct", "return hi / self.low", "k = hi / ph.low"])
+@pytest.mark.parametrize("said", ["divide by zero encountered in scalar divide", "invalid value encountered in divide"])
+def test_a_schedule_that_divides_by_a_rate_of_0_gets_no_floor(at, line, said):
+    shown = line[line.index("hi") :].partition(")")[0]
+    told = _advice(at, line, shown, said, **_SET)
+    assert told.code is None
+    assert "any floor makes another schedule" in told.text
+
+
+@pytest.mark.parametrize("below", ["step", "t", "n", "self.total", "warmup_steps", "(step - warm)", "self.T_max"])
+def test_one_that_divides_by_a_number_of_steps_has_one(at, below):
+    line = f"r = base / {below}"
+    code = _advice(at, line, line[4:], _DIVIDE, **_SET).code
+    assert code == f"r = base / np.maximum({below.strip('()')}, 1)"
+
+
+@pytest.mark.parametrize("said", ["Mean of empty slice", "Degrees of freedom <= 0 for slice"])
+def test_the_mean_of_nothing_is_an_empty_reduction_wherever_it_goes(at, said):
+    line = "offset = torch.tensor(hard.mean())"
+    facts = at(None, (), (), extra={"numpy": said, "heard": True}, phase="data", **on(line, "hard.mean()"))
+    told = explain(facts)[0]
+    assert told.slug == "empty_reduction"
+    assert told.suggestions[0].code == "offset = torch.tensor(hard.mean() if len(hard) else 0.0)"

@@ -8,7 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from nandiag.analysis.causes import explain
+from nandiag.analysis.causes.mends.divisors import zero_weights
 from nandiag.events import Harm
+from tests.unit.analysis.mends.told import on
 
 
 def told(at, by_hand, parts, *, shape=(4, 4), lengths=(4, 1), model="net"):
@@ -32,7 +34,9 @@ def pruned(old):
 def test_the_lines_for_pruned_rows_leave_them_at_0_with_finite_gradients(at, by_hand, old):
     parts = ("weight_v", "weight_g") if old else [f"parametrizations.weight.original{one}" for one in (1, 0)]
     net = pruned(old)
-    exec(told(at, by_hand, parts).code, {"net": net})  # noqa: S102 - the help is to run as it is pasted
+    names = {"net": net, "p": 1, "v": 2, "gone": 3, "one": 4}
+    exec(told(at, by_hand, parts).code, names)  # noqa: S102 - the help is to run as it is pasted
+    assert [names[one] for one in ("p", "v", "gone", "one")] == [1, 2, 3, 4]
     made = net(torch.ones(2, 3))
     made.sum().backward()
     assert net[0].weight[1].tolist() == [0.0, 0.0, 0.0]
@@ -43,3 +47,9 @@ def test_the_lines_for_pruned_rows_leave_them_at_0_with_finite_gradients(at, by_
 @pytest.mark.parametrize("words", [{"model": None}, {"shape": (4, 4), "lengths": (1, 4)}])
 def test_without_a_name_for_the_model_or_of_columns_there_are_no_such_lines(at, by_hand, words):
     assert told(at, by_hand, ("weight_v", "weight_g"), **words).code is None
+
+
+@pytest.mark.parametrize(("name", "free"), [("x", "pruned"), ("pruned_v", "zeroed")])
+def test_no_name_of_the_script_is_written_over(at, by_hand, name, free):
+    facts = at("_weight_norm_interface", (by_hand.fact(),), (by_hand.fact(nan=1),), text="y = self.a(x)")
+    assert zero_weights._free(on(facts, (name, "f(x)"))) == free

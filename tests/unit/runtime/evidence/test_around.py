@@ -7,8 +7,7 @@ import pytest
 
 from nandiag.events import Meaning
 from nandiag.events.site import Reduced
-from nandiag.runtime.evidence.around.place import torch_by
-from nandiag.runtime.evidence.around.written import set_by_class
+from nandiag.runtime.evidence.around.place import set_by_class, torch_by
 from nandiag.runtime.frames import Frame
 from tests.unit.runtime.evidence.probing import probe
 
@@ -245,6 +244,36 @@ def test_where_a_variable_of_the_function_is_written(run):
 def test_what_is_counted_up_by_whole_numbers(run, begun, step, counts):
     text = f"zeros = int\ndef f():\n    n = {begun}\n    {step}\n    return probe(1 / n)\nfound = f()\n"
     assert [one.counts for one in run(text).written] == [counts]
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "raised"),
+    [
+        ("pass", "self.n += 1", 6),
+        ("pass", "self.n = self.n + 1", 6),
+        ("self.n += 1", "pass", None),
+        ("self.n = 1", "self.n += 1", None),
+        ("pass", "self.n += 2", None),
+        ("pass", "self.n = 0", None),
+    ],
+)
+def test_a_count_that_is_raised_behind_the_line_is_known(run, before, behind, raised):
+    text = (
+        f"class A:\n    def f(self):\n        {before}\n        for k in range(1):\n            x = probe(k + self.n)\n"
+        f"        {behind}\n        return x\na = A()\na.n = 0\nfound = a.f()\n"
+    )
+    assert {one.name: one.raised for one in run(text).written}["self.n"] == raised
+
+
+@pytest.mark.parametrize(
+    ("made", "found"), [("torch.ones(1)", (3,)), ("self.w.view(-1)", (3, 5)), ("torch.empty_like(self.w)", (3, 5))]
+)
+def test_a_variable_that_is_called_like_an_attribute_need_not_be_it(run, made, found):
+    text = (
+        "class A:\n    def __init__(self):\n        self.w = torch.ones(1)\n    def f(self):\n"
+        f"        x, w = 1, {made}; w.mul_(2)\n        return probe(1 / self.w)\nfound = A().f()\n"
+    )
+    assert lines(run(text))["self.w"] == found
 
 
 def test_a_collective_writes_what_it_is_given_first(run):

@@ -6,6 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
+from nandiag.analysis.causes.mends.counts import wholes
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.events import TensorFact
 
@@ -22,7 +23,7 @@ def both(facts: Facts, text: str | None) -> bool:
     """Whether both sides are single whole numbers, more than 1 above, or the divisor a sum: one count by another."""
     meaning, given = facts.meaning(text or ""), facts.origin.inputs
     above = given[0].max if len(given) > 1 and given[0].numel == 1 else None
-    if above is None or above != int(above):
+    if above is None or above != int(above) or wholes.are(facts, _summed(facts, text or "")) is False:
         return False
     return above > 1.0 if meaning is None else _SUM.search(meaning.text) is not None
 
@@ -32,12 +33,14 @@ def is_one(facts: Facts, divisor: TensorFact) -> bool:
     ends = (divisor.min, divisor.max)
     whole = all(end is not None and end >= 0 and end == int(end) for end in ends)
     below = quotients.below(facts.origin) or divisor.name or ""
-    made = facts.kind(below)
+    made, stepped = facts.kind(below), is_stepped(facts, below)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
     if not made and not divisor.max and "int" not in dtype_of(divisor) and not infinite:
         below = _EITHER.sub("", below)  # nothing says which: a small number does for 0/0 of both
-    counted = is_called(below) or is_stepped(facts, below) or _is_counted(facts, divisor, made)
-    return whole and not is_size(facts, below) and (counted or _is_of_mask(facts, below))
+    counted = stepped or is_called(below) or _is_counted(facts, divisor, made)
+    if not whole or is_size(facts, below) or wholes.are(facts, _summed(facts, below)) is False:
+        return False
+    return counted or _is_of_mask(facts, divisor, below)
 
 
 def is_stepped(facts: Facts, text: str) -> bool:
@@ -52,18 +55,24 @@ def is_stepped(facts: Facts, text: str) -> bool:
     return bool(name) and around is not None and any(one.counts for one in around.written if one.name == name)
 
 
-def _is_of_mask(facts: Facts, text: str) -> bool:
-    """Whether the one number that divides is the sum of a comparison, or of what is called a mask: it counts."""
-    node = _bare(parsing.expression(facts.kind(text) or text))
-    inner = None if node is None else _bare(fitting.target(node, "sum"))
+def _is_of_mask(facts: Facts, divisor: TensorFact, text: str) -> bool:
+    """Whether the one number that divides is the sum of what is known to be 0 and 1: it counts.
+
+    Of a gate, or of shares, that are called a mask it may be below 1 in each sound step.
+    """
+    inner = _summed(facts, text)
     if inner is None or facts.origin.inputs[-1].numel != 1:
         return False
-    if isinstance(inner, ast.Compare):
+    if wholes.are(facts, inner) is True:
         return True
-    made = facts.kind(name := ast.unparse(inner))
-    named = isinstance(inner, ast.Name | ast.Attribute) and _MASKS.search(name.rpartition(".")[2]) is not None
-    compared = isinstance(_bare(parsing.expression(made)), ast.Compare)
-    return compared or (named and _SOFT.search(made) is None)
+    named = isinstance(inner, ast.Name | ast.Attribute) and _MASKS.search(ast.unparse(inner).rpartition(".")[2])
+    return bool(named) and ("int" in dtype_of(divisor) or dtype_of(divisor) == "bool")
+
+
+def _summed(facts: Facts, text: str) -> ast.expr | None:
+    """Return the x of ``x.sum()``, or of a name for it."""
+    node = _bare(parsing.expression(facts.kind(text) or text))
+    return None if node is None else _bare(fitting.target(node, "sum"))
 
 
 def _bare(node: ast.expr | None) -> ast.expr | None:
@@ -74,7 +83,6 @@ def _bare(node: ast.expr | None) -> ast.expr | None:
 
 
 _CASTS = meanings.VIEWS | {"float", "double", "half", "bfloat16", "int", "long", "to", "type_as", "detach", "clone"}
-_SOFT = re.compile(r"sigmoid|softmax|exp\(|rand|dropout|tanh|weight|[*/] |\d\.\d*[1-9]")  # shares, not 0 or 1
 
 
 def _is_counted(facts: Facts, divisor: TensorFact, made: str) -> bool:
@@ -104,10 +112,13 @@ def least(facts: Facts, usual: str) -> str:
 
 
 def masked(facts: Facts, text: str) -> str | None:
-    """Return the x of a divisor ``x.sum()``, or of a name for it, that is called a mask or made by a comparison."""
+    """Return the x of a divisor ``x.sum()``, or of a name for it, that is called a mask or made by a comparison.
+
+    None where it is known to be made of fractions.
+    """
     found = _SUMMED.match(facts.kind(text) or text)
     name = None if found is None else found[1] or found[2]
-    if name is None:
+    if name is None or wholes.are(facts, parsing.expression(name)) is False:
         return None
     return name if _MASKS.search(name.rpartition(".")[2]) or _COMPARED.search(facts.kind(name)) else None
 
@@ -120,3 +131,16 @@ _COMPARED = re.compile(r" (?:[<>]=?|==|!=) |isfinite\(|\.bool\(\)")
 def is_called(text: str) -> bool:
     """Whether a divisor that is written so is called a count."""
     return _COUNTS.search(_INDEX.sub("", text)) is not None
+
+
+def is_of_steps(facts: Facts, text: str) -> bool:
+    """Whether what a schedule divides by, or raises to a power, is called a number of steps, or so is what it is of."""
+    return any(
+        is_called(one) or is_stepped(facts, one) or _STEPS.search(one) for one in (text, facts.kind(text)) if one
+    )
+
+
+_STEPS = re.compile(
+    r"(?:^|[\W_])(?:[teik]|steps?|epochs?|iters?|iterations?|total|warm(?:up)?|period|cycle|horizon|max)(?:$|[\W_])",
+    re.IGNORECASE,
+)

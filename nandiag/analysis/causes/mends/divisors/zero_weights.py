@@ -122,12 +122,25 @@ def _kept_pruned(facts: Facts) -> str | None:
     end, other = next((pair for pair in _ENDS if name.endswith(pair[0])), ("", ""))
     if model is None or not end or len(rows) < len("rc") or length.shape != (rows[0], *(1 for _ in rows[1:])):
         return None
+    of = _free(facts)
     return (
-        f"p = dict({model}.named_parameters())\n"
-        f'for v in [one for one in p if one.endswith("{end}")]:\n'
-        "    gone = (p[v] == 0).flatten(1).all(1)\n"
-        f'    p[v].data[gone], p[v[:-1] + "{other}"].data[gone] = 0.02, 0.0'
+        f"{of}_w = dict({model}.named_parameters())\n"
+        f'for {of}_v in [one for one in {of}_w if one.endswith("{end}")]:\n'
+        f"    {of}_rows = ({of}_w[{of}_v] == 0).flatten(1).all(1)\n"
+        f'    {of}_w[{of}_v].data[{of}_rows], {of}_w[{of}_v[:-1] + "{other}"].data[{of}_rows] = 0.02, 0.0'
     )
+
+
+def _free(facts: Facts) -> str:
+    """Return how names begin that nothing of the script is seen to be called by: the lines are put beside its own."""
+    around, texts = facts.around, [facts.origin.source or "", *facts.uses]
+    if around is not None:
+        texts += [f"{one.name} {one.text}" for one in (*around.names, *around.kinds)]
+        texts += [*(one.name for one in around.written), *(one.text for one in around.block)]
+    return next((one for one in _PREFIXES if f"{one}_" not in " ".join(texts)), _PREFIXES[-1])
+
+
+_PREFIXES = ("pruned", "zeroed", "emptied", "of_pruning")
 
 
 # What weight_norm calls direction and length: a parametrization, and before that.
