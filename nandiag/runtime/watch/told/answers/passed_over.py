@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from nandiag.runtime.evidence.around.place import Function, end_of
-from nandiag.runtime.frames import USER
+from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
@@ -29,7 +29,12 @@ def is_passed_over(question: Question) -> bool:
 
     It is that of the line itself, of one behind it that has the answer by name, or of the call that asks.
     """
-    answers = (_answer(frame.file, frame.line) for frame in question.spot(0).frames if frame.kind == USER)
+    return leads_on(question.spot(0).frames)
+
+
+def leads_on(frames: Iterable[Frame]) -> bool:
+    """Whether the innermost condition that what ``frames`` ask is asked for leads on, and does not end the loop."""
+    answers = (_answer(frame.file, frame.line) for frame in frames if frame.kind == USER)
     return next((one for one in answers if one is not None), False)
 
 
