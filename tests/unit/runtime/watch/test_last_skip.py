@@ -103,7 +103,7 @@ def ended(work, way, *tried, root=False, width=32, **words):
     return worker
 
 
-GOES_ON = makes_its_update_there, continues, asks_by_a_flag
+GOES_ON = makes_its_update_there, continues, asks_by_a_flag, under_a_condition
 
 
 @pytest.mark.parametrize("way", GOES_ON)
