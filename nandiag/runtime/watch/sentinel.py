@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nandiag.events import Finished
+from nandiag.events import Finished, Looked
 from nandiag.runtime.early.warner import Step
 from nandiag.runtime.early.watch import Early
 from nandiag.runtime.inject.late import attach_late
@@ -200,11 +200,13 @@ class Sentinel:
         if action is Action.SKIP and not closure and optimizer is not None:
             self._under_way.hide(parameters(optimizer))
 
-    def _examine(self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False, left: bool = False) -> None:
+    def _examine(
+        self, optimizer: Optimizer | None, *, joint: bool, ends: bool = False, left: bool = False
+    ) -> Looked | None:
         if self.judge.lost:
-            return
+            return None
         case = case_at(self, optimizer, joint=joint, ends=ends, left=left)
-        (self.looker.decline if self.behind.says(optimizer) else self.looker.examine)(case)
+        return (self.looker.decline if self.behind.says(optimizer) else self.looker.examine)(case)
 
     def _joint(self, optimizer: Optimizer | None) -> bool:
         if not self.agreement.possible or self.capture.elsewhere:  # each thread's border would meet any other's

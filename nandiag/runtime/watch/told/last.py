@@ -28,6 +28,7 @@ from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
+from nandiag.runtime.watch.told.answers.last_skip import is_of_scale, may_be_skip
 from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.refused import refused_argument, refused_matrix
@@ -167,11 +168,22 @@ class LastLook:
                 sight = sentinel.early.seen(look(*sentinel._looked_at(optimizer)))
                 sentinel.judge.losses_of(optimizer, sight, border)
                 sentinel.judge.gradients_of(optimizer, sight, border)
-        if sentinel.teller.tell(border):
+        if error is None and sentinel.teller.is_new(border) and may_be_skip(sentinel, self._asked, border):
+            self._maybe_skipped(optimizer, border)
+        elif sentinel.teller.tell(border):
             sentinel._examine(optimizer, joint=False, ends=True, left=True)
         elif error is not None and is_of_check(error):
             self._in_backward(optimizer)
         sentinel.losses.clear()
+
+    def _maybe_skipped(self, optimizer: Optimizer | None, border: Border) -> None:
+        """Look at gradients that the script seems to have left out; by its own loss scale they are no harm."""
+        sentinel = self._sentinel
+        with RECORDER.holding() as unsaid:
+            looked = sentinel._examine(optimizer, joint=False, ends=True, left=True)
+        if not is_of_scale(looked, sentinel.capture.tape):
+            sentinel.teller.tell(border)
+            RECORDER.say(unsaid)
 
     def _in_backward(self, optimizer: Optimizer | None) -> None:
         """Torch's own NaN check ended a backward on a finite loss: without the check it runs to its end again."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Skipped
+from tests.unit.runtime.watch import elsewhere
 from tests.unit.runtime.watch.test_left_out import Loop
 
 
@@ -169,6 +170,13 @@ def told_at_the_end(worker):
     return [one.what for one in worker.harms]
 
 
+def left_out_at_the_end(worker):
+    """Return how many losses are told as left out, and whether they were all to the end; as harm none is told."""
+    assert told_at_the_end(worker) == []
+    told = worker.events(Skipped)
+    return sum(one.in_a_row for one in told), told[-1].every
+
+
 def test_a_line_that_is_called_from_another_one_is_the_same(work):
     """A warm-up and the loop call one method; the losses of the loop are bad to its end."""
     worker, loop = work(), Rejecting(good=3, late=4)
@@ -196,7 +204,7 @@ def test_a_loss_that_would_be_handed_to_an_update_is_none_that_is_only_read(work
     for _ in range(loop.late):
         loop.guarded(loop.loss())
     assert loop.skipped == loop.late
-    assert told_at_the_end(worker) == ["loss"]
+    assert left_out_at_the_end(worker) == (loop.late, True)
 
 
 class Phased(Rejecting):
@@ -228,4 +236,125 @@ def test_a_phase_between_two_looks_has_lines_that_train(work, way):
         loop.update(loop.net(torch.rand(5, 4)).square().mean())
     for _ in range(loop.good + loop.late):
         way(loop, loop.loss())
-    assert told_at_the_end(worker) == ["loss"]
+    assert left_out_at_the_end(worker) == (loop.late, True)
+
+
+# ---------------------------------------------------------------------- what a call is
+
+
+class Tally:
+    """Is handed losses by a method that has the name of one that trains, and by ``step``."""
+
+    def __init__(self):
+        self.sum = 0.0
+
+    def consume(self, loss):
+        self.sum += loss.item()
+
+    def step(self, value):
+        self.sum += value
+
+
+class Dead(Rejecting):
+    """A phase of which no loss was ever finite, behind a warm-up that trained."""
+
+    def __init__(self, late=20):
+        super().__init__(good=0, late=late)
+        self.engine, self.tally = elsewhere.Engine(self.optimizer), Tally()
+        self.ways = {"train": self.engine.consume}
+
+    def warm(self):
+        for _ in range(6):
+            self.engine.consume(self.net(torch.rand(5, 4)).square().mean())
+
+    def by_own_engine(self):
+        loss = self.loss()
+        if torch.isfinite(loss):
+            self.engine.consume(loss)
+
+    def by_table(self):
+        loss = self.loss()
+        if torch.isfinite(loss):
+            self.ways["train"](loss)
+
+    def by_list(self):
+        good, loss = [], self.loss()
+        for _ in range(1):
+            if torch.isfinite(loss):
+                good.append(loss)
+            if good:
+                self.update(sum(good))
+
+
+def by_an_argument(dead, engine):
+    loss = dead.loss()
+    if not torch.isnan(loss):
+        engine.consume(loss)
+
+
+DEAD = Dead.by_own_engine, Dead.by_table, Dead.by_list, lambda dead: by_an_argument(dead, dead.engine)
+
+
+@pytest.mark.parametrize("way", DEAD)
+def test_a_phase_that_never_trained_is_told_whatever_calls_its_update(work, way):
+    worker, dead = work(), Dead()
+    dead.warm()
+    for _ in range(dead.late):
+        way(dead)
+    assert left_out_at_the_end(worker) == (dead.late, True)
+
+
+def test_few_that_go_to_what_is_not_known_are_not_told(work):
+    worker, dead = work(), Dead(late=19)
+    dead.warm()
+    for _ in range(dead.late):
+        by_an_argument(dead, dead.engine)
+    worker.sentinel.last.at_exit()
+    assert (worker.events(Skipped), worker.harms) == ([], [])
+
+
+def goes_to_a_tally(loop, tally, x, target):
+    loop.update(x, target)
+    naive = ((loop.net(x) - target) ** 2).mean()
+    if torch.isfinite(naive):
+        tally.consume(naive)
+
+
+def steps_a_tally(loop, tally, x, target):
+    loop.update(x, target)
+    naive = ((loop.net(x) - target) ** 2).mean()
+    if not torch.isnan(naive):
+        tally.step(naive.item())
+
+
+def steps_a_schedule(loop, _, x, target):
+    sched = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer)
+    loop.update(x, target)
+    naive = ((loop.net(x) - target) ** 2).mean()
+    if math.isfinite(naive.item()):
+        sched.step(naive.item())
+
+
+@pytest.mark.parametrize("way", [goes_to_a_tally, steps_a_tally, steps_a_schedule])
+def test_what_is_no_optimizer_makes_no_update_by_the_name_alone(work, way):
+    worker, loop, tally = work(), Padded(), Tally()
+    for _ in range(24):
+        way(loop, tally, *loop.batch())
+    worker.sentinel.last.at_exit()
+    worker.sentinel.finish()
+    assert (worker.events(Skipped), worker.harms, worker.looked) == ([], [], [])
+
+
+def test_the_next_turn_is_no_way_round_an_update_that_was_made_before(work):
+    worker, loop = work(), Padded()
+    for _ in range(24):
+        x, target = loop.batch()
+        loop.update(x, target)
+        naive = ((loop.net(x) - target) ** 2).mean().item()
+        if math.isnan(naive):
+            loop.said.append(naive)
+            continue
+        loop.best = min(loop.best, naive)
+    worker.sentinel.last.at_exit()
+    worker.sentinel.finish()
+    assert (worker.events(Skipped), worker.harms, worker.looked) == ([], [], [])

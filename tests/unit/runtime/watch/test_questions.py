@@ -28,7 +28,7 @@ def told(worker):
 @pytest.fixture
 def asked(recording):
     recording()
-    return Asked(SimpleNamespace(step=3), Tape())
+    return Asked(SimpleNamespace(step=3, micro_step=0), Tape())
 
 
 def test_memory_of_numpys_that_was_asked_of_is_let_go_at_once(asked):

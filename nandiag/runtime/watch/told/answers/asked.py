@@ -27,6 +27,7 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
+_BEHIND = 4
 _FLAGS = 0.0, 1.0  # what answers are where they are numbers: those of several ranks may be summed
 _PAUSE = 0.02  # seconds: sixteen questions cost less than half a percent of that
 _MOST_LINES, _MOST_TURNS, _MOST_KNOWN, _LITTLE = 64, 512, 256, 1 << 14
@@ -72,6 +73,9 @@ class Asked:
         self._good_in: dict[tuple[CodeType, int], int] = {}  # and that in which it had its usual answer
         self._good_beside = -1
         self._since = 0.0
+        # Where it asks behind its newest backward call, in what step and behind how many such calls of it.
+        self._behind, self.behind = (-1, -1), deque[Trail](maxlen=_BEHIND)
+        self.turns_behind = 0  # of this step
         self.known: list[Question] = []
         # Where so ``many`` are known they are not to wait for a border.
         self.many = 8
@@ -82,7 +86,8 @@ class Asked:
         """The script asks in ``frame`` whether ``tensor`` is finite; what is larger than a loss is let pass."""
         step = self._clock.step
         if self._step != step:
-            self._step, self._count, self._since = step, 0, perf_counter()
+            self._step, self._count, self._since, self.turns_behind = step, 0, perf_counter(), 0
+        self._is_behind(frame)
         kind = type(tensor)
         if not (kind in BUILT_IN or hasattr(kind, "full_tensor")) or tensor.numel() > _LARGEST:
             return  # a class of the script's own would see the copy made
@@ -93,6 +98,16 @@ class Asked:
                 copy = None if data is None else data.clone()
             if copy is not None:
                 self._questions.append(Question(copy, _held(tensor), id(tensor), trail(frame), step))
+
+    def _is_behind(self, frame: Any) -> None:
+        """Note where it asks first behind a backward call; whether gradients are finite, as a rule."""
+        at = self._clock.step, self._clock.micro_step
+        if at != self._behind and at[1]:
+            self.turns_behind += 1
+            self._behind = at
+            self.behind.clear()
+        if at[1] and len(self.behind) < _BEHIND:
+            self.behind.append(trail(frame))
 
     def _may_go_on(self) -> bool:
         """Without an update a step may go on for ever: after a while questions are kept again."""

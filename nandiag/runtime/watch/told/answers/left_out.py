@@ -7,13 +7,14 @@ the norm of gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from nandiag.events import Looked, Skipped
+from nandiag.events.kinds import MANY_IN_A_ROW
 from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.inject.late import attach_late
@@ -32,7 +33,7 @@ from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
 from nandiag.runtime.watch.told.answers.kept import kept_bad
-from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_passed_over
+from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_passed_over, may_train
 from nandiag.runtime.watch.told.answers.trained import Trained
 
 if TYPE_CHECKING:
@@ -163,11 +164,24 @@ class LeftOut:
         """The script ends: no border will see what it dropped last; by an error on a norm it has left out nothing."""
         sentinel = self._sentinel
         self.asked.finish()
-        for one in self._here():
-            if (one.norm and not by_error) or is_passed_over(one):
+        here = self._here()
+        perhaps = self._perhaps_rejected(here)
+        for one in here:
+            if (one.norm and not by_error) or is_passed_over(one) or id(one) in perhaps:
                 self._set_apart(one)
         self._tell_dropped(last=True)
         sentinel.skips.last_words()
+
+    def _perhaps_rejected(self, here: Sequence[Question]) -> Container[int]:
+        """Return the losses that were to be handed to what is not known, where so many to the end tell what that does.
+
+        None of their lines had a good one in between, no update was made behind them, and none was read beside one.
+        """
+        tape = self._sentinel.capture.tape
+        asked = [one for one in here if not one.norm and may_train(one)]
+        made = [(one, known[0]) for one in asked if (known := tape.maker(one.tensor)) is not None]
+        perhaps = [id(one) for one, maker in made if not self.trained.was_read(maker)]
+        return perhaps if len(perhaps) >= MANY_IN_A_ROW and self.asked.all_bad else ()
 
     def _many(self) -> None:
         """The script passes over one bad loss after the other: they are told as it next calls a model.

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ast
 import functools
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from types import UnionType
+from typing import Any
 
-from nandiag.runtime.evidence.around.place import Function, end_of
-from nandiag.runtime.frames import USER
+from nandiag.runtime.evidence.around.place import Function, end_of, root
+from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
-
-Functions: TypeAlias = Mapping[str, Sequence[ast.stmt]]
+from nandiag.runtime.watch.told.answers.trains import any_trains, name_of, trains
 
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
-_STEPS = frozenset({"backward", "step"})
-_LEAVES = (ast.Break, ast.Raise, ast.Continue, ast.Return)
-_CLASSES = ""  # no function has that name
-_DEEP = 3  # calls, from that under a condition to the one that trains
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_ADDS = frozenset({"append", "add", "extend"})
 
 
 @guarded("questions")
@@ -29,7 +26,12 @@ def is_passed_over(question: Question) -> bool:
 
     It is that of the line itself, of one behind it that has the answer by name, or of the call that asks.
     """
-    answers = (_answer(frame.file, frame.line) for frame in question.spot(0).frames if frame.kind == USER)
+    return leads_on(question.spot(0).frames)
+
+
+def leads_on(frames: Iterable[Frame]) -> bool:
+    """Whether the innermost condition that what ``frames`` ask is asked for leads on, and does not end the loop."""
+    answers = (_answer(frame.file, frame.line) for frame in frames if frame.kind == USER)
     return next((one for one in answers if one is not None), False)
 
 
@@ -43,14 +45,47 @@ def is_decided(question: Question) -> bool:
     return any(_decides(frame.file, frame.line) for frame in frames)
 
 
+@guarded("questions")
+def may_train(question: Question) -> bool:
+    """Whether what was asked of is handed to a call under the condition of which it is not known what it does."""
+    frames = (frame for frame in question.spot(0).frames if frame.kind == USER)
+    return any(_hands_on(frame.file, frame.line, surely=False) for frame in frames)
+
+
 @functools.lru_cache(maxsize=256)
 def _decides(file: str, line: int) -> bool:
     condition = _condition(file, line)
     if condition is None:
         return False
     inner = _inner(condition)
-    leads = any(isinstance(one, _LEAVES) for one in inner) or bool(_called(inner) & (_ENDS | _STEPS))
-    return leads or _hands_on(inner, [condition.test, *_values(file, line)], _functions(file))
+    leads = any(isinstance(one, ast.Break | ast.Raise) for one in inner) or bool(_called(inner) & _ENDS)
+    leads = leads or _turns_to_next(condition, file, ast.Continue | ast.Return)
+    return leads or _steps(inner, file) or _hands_on(file, line, surely=True)
+
+
+def _steps(inner: list[ast.AST], file: str) -> bool:
+    """Whether backward or an update is called there itself."""
+    return any_trains(inner, file, 0) is True
+
+
+def _turns_to_next(condition: ast.If, file: str, leaves: type[ast.stmt] | UnionType) -> bool:
+    """Whether it leaves the turn there, and not behind all that trains in it, as where a metric is read."""
+    inner = _inner(condition)
+    kinds = [type(one) for one in inner if isinstance(one, leaves)]
+    loop = _loop(file, condition.lineno, Function if kinds and ast.Continue not in kinds else _LOOPS) if kinds else None
+    if loop is None:
+        return bool(kinds)
+    behind = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno > end_of(condition)[0]]
+    before = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno < condition.lineno]
+    return any_trains(behind, file) is True or any_trains(before, file) is not True
+
+
+def _loop(file: str, line: int, kind: Any) -> ast.AST | None:
+    """Return the innermost loop, or function, around a line."""
+    tree = tree_of(file)
+    nodes = () if tree is None else ast.walk(tree)
+    held = [one for one in nodes if isinstance(one, kind) and one.lineno <= line <= end_of(one)[0]]
+    return max(held, key=lambda one: one.lineno, default=None)
 
 
 def _values(file: str, line: int) -> list[ast.expr]:
@@ -60,50 +95,23 @@ def _values(file: str, line: int) -> list[ast.expr]:
     return [one.value for one in made if one.lineno <= line <= end_of(one)[0]]
 
 
-def _hands_on(inner: list[ast.AST], asked: list[ast.expr], functions: Functions) -> bool:
-    """Whether what is asked of there is given to a call under the condition that trains by it, as its text has it."""
-    names = {node.id for one in asked for node in _names(one)}
-    calls = [one for one in inner if isinstance(one, ast.Call) and _trains(one, functions, _DEEP)]
+@functools.lru_cache(maxsize=256)
+def _hands_on(file: str, line: int, *, surely: bool) -> bool:
+    """Whether what is asked there is given to a call under the condition that trains by it, ``surely`` or perhaps."""
+    condition = _condition(file, line)
+    if condition is None:
+        return False
+    names = {node.id for one in (condition.test, *_values(file, line)) for node in _names(one)}
+    wanted = True if surely else None
+    calls = [one for one in _inner(condition) if isinstance(one, ast.Call) and trains(one, file) is wanted]
     words = [word for one in calls for word in (*one.args, *(keyword.value for keyword in one.keywords))]
     return any(node.id in names for word in words for node in _names(word))
-
-
-def _trains(call: ast.Call, functions: Functions, deep: int) -> bool:
-    """Whether all that it may call, by its name and that of its class, calls backward or an update, however deep."""
-    name, own = _name_of(call.func), ast.unparse(call.func).startswith("self.")
-    known = [one for one in functions.get(name, ()) if not own or one.lineno in _of_class(functions, call.lineno)]
-    return bool(deep and known) and all(_goes_back(one, functions, deep - 1) for one in known)
-
-
-def _goes_back(function: ast.stmt, functions: Functions, deep: int) -> bool:
-    inner = [*ast.walk(function)]
-    calls = [one for one in inner if isinstance(one, ast.Call)]
-    return bool(_called(inner) & _STEPS) or any(_trains(one, functions, deep) for one in calls)
-
-
-def _of_class(functions: Functions, line: int) -> range:
-    """Return the lines of the innermost class around a line, else all."""
-    around = [one for one in functions[_CLASSES] if one.lineno <= line <= end_of(one)[0]]
-    innermost = max(around, key=lambda one: one.lineno, default=None)
-    return range(sys.maxsize) if innermost is None else range(innermost.lineno, end_of(innermost)[0] + 1)
-
-
-@functools.lru_cache(maxsize=64)
-def _functions(file: str) -> Functions:
-    """Return the functions and methods of a file by their names, and its classes."""
-    tree, found = tree_of(file), dict[str, list[ast.stmt]]({_CLASSES: []})
-    for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            found[_CLASSES].append(node)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.setdefault(node.name, []).append(node)
-    return found
 
 
 @functools.lru_cache(maxsize=256)
 def _answer(file: str, line: int) -> bool | None:
     condition = _condition(file, line)
-    return None if condition is None else _goes_on(condition)
+    return None if condition is None else _goes_on(condition, file)
 
 
 def _condition(file: str, line: int) -> ast.If | None:
@@ -134,16 +142,28 @@ def _names(node: ast.AST) -> list[ast.Name]:
     return [one for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
-def _goes_on(condition: ast.If) -> bool | None:
+def _goes_on(condition: ast.If, file: str) -> bool | None:
     """Whether a turn of the loop ends under the condition, or an update stands there, and nothing leaves the loop.
 
     None where that is for the caller to decide, which gets an answer back.
     """
     inner = _inner(condition)
-    called = _called(inner)
-    if called & _ENDS or any(isinstance(one, ast.Break | ast.Raise) for one in inner):
+    if _called(inner) & _ENDS or any(isinstance(one, ast.Break | ast.Raise) for one in inner):
         return False
-    return True if called & _STEPS or any(isinstance(one, ast.Continue) for one in inner) else None
+    if any_trains(inner, file) is True or _turns_to_next(condition, file, ast.Continue):
+        return True
+    return _kept_for_later(condition, file)
+
+
+def _kept_for_later(condition: ast.If, file: str) -> bool | None:
+    """Whether what is put into a list there is what a condition behind it goes on by: ``good.append(loss)``."""
+    calls = [one.func for one in _inner(condition) if isinstance(one, ast.Call)]
+    into = {root(one) for one in calls if isinstance(one, ast.Attribute) and one.attr in _ADDS}
+    scope = _loop(file, condition.lineno, _LOOPS)
+    many = [] if scope is None or not into else [one for one in ast.walk(scope) if isinstance(one, ast.If)]
+    behind = (one for one in sorted(many, key=lambda one: one.lineno) if one.lineno > end_of(condition)[0])
+    later = next((one for one in behind if into & {node.id for node in _names(one.test)}), None)
+    return None if later is None else _goes_on(later, file)
 
 
 def _inner(condition: ast.If) -> list[ast.AST]:
@@ -151,8 +171,4 @@ def _inner(condition: ast.If) -> list[ast.AST]:
 
 
 def _called(nodes: list[ast.AST]) -> set[str]:
-    return {_name_of(one.func) for one in nodes if isinstance(one, ast.Call)}
-
-
-def _name_of(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+    return {name_of(one.func) for one in nodes if isinstance(one, ast.Call)}

@@ -69,7 +69,11 @@ class Trained:
     def may_have(self, maker: Entry) -> bool:
         """Whether it is of a line that trains, wherever that is called, and was not read beside what trains."""
         own = _own(maker)
-        return _way(own) not in self._read and (not self._places or _place(own) in self._places)
+        return not self.was_read(maker) and (not self._places or _place(own) in self._places)
+
+    def was_read(self, maker: Entry) -> bool:
+        """Whether it is of a line that was read beside what trains, called as it is here."""
+        return _way(_own(maker)) in self._read
 
     def is_read(self, maker: Entry) -> None:
         """What ``maker`` made was read in a step that another loss was made a step of."""

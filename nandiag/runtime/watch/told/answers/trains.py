@@ -1,0 +1,234 @@
+"""Whether a call makes an update, by the text of what it calls, wherever that stands: or it is not known (worker).
+
+What a name stands for is read off the module that its file was loaded as, or off what the text gives it; nothing of the
+script's is run for that.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import getattr_static
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nandiag.runtime.evidence.around.place import Function, end_of
+from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.frames.text import tree_of
+
+Functions: TypeAlias = Mapping[str, Sequence[ast.stmt]]
+
+_CLASSES = ""  # no function has that name
+_DEEP = 3  # calls, from that under a condition to the one that trains
+_UNKNOWN = object()
+_IDLE = "sched", "bar", "prof", "meter"
+_PLAIN = frozenset({"builtins", "torch", "numpy"})  # whose functions without a text do not
+_EVERYDAY = (Tensor, list, dict, str, set)
+
+
+def trains(call: ast.Call, file: str, deep: int = _DEEP) -> bool | None:
+    """Whether ``call`` calls backward or an update, however deep; None where what it calls is not known."""
+    name = name_of(call.func)
+    if name == "backward":
+        return True
+    steps = _steps(call, file) if name == "step" else None
+    if steps is not None or not deep:
+        return steps
+    value = _called(call.func, file, call.lineno)
+    return _by_name(call, file, deep) if value is _UNKNOWN else _by_value(value, deep)
+
+
+def any_trains(nodes: Iterable[ast.AST], file: str, deep: int = _DEEP) -> bool | None:
+    """Whether one of the calls among ``nodes`` does; None where none is known to, and of some it is not known."""
+    told = {trains(one, file, deep) for one in nodes if isinstance(one, ast.Call)}
+    return True if True in told else None if None in told else False
+
+
+def name_of(function: ast.expr) -> str:
+    """Return the last name of what is called."""
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _steps(call: ast.Call, file: str) -> bool | None:
+    """Whether ``step`` is that of an optimizer or a scaler; None where the text of the method has to tell."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    kind = None if owner is None else _type_of(owner, file, call.lineno)
+    if kind is not None:
+        return True if issubclass(kind, Optimizer) or "Scaler" in kind.__name__ else None
+    words = [ast.unparse(one).lower() for one in (*call.args, *(one.value for one in call.keywords))]
+    text = "" if owner is None else ast.unparse(owner).lower()
+    if "opt" in text or "scaler" in text or any("opt" in one for one in words):
+        return True
+    return True if not words and not any(one in text for one in _IDLE) else None
+
+
+def _by_value(value: Any, deep: int) -> bool | None:
+    """Whether the function ``value`` does, by its text; what has none does not, nor what is torch's own."""
+    while isinstance(value, MethodType | staticmethod | classmethod | functools.partial):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    value = getattr(value, "__wrapped__", value)
+    if not isinstance(value, FunctionType):
+        plain = isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] in _PLAIN
+        return False if plain else None
+    file, line = value.__code__.co_filename, value.__code__.co_firstlineno
+    if kind_of(file) != USER:
+        return False if (value.__module__ or "").partition(".")[0] == "torch" else None
+    found = [one for one in functions(file).get(value.__name__, ()) if _begins(one) <= line <= end_of(one)[0]]
+    return _goes_back(found[-1], file, deep - 1) if found else None
+
+
+def _begins(function: ast.stmt) -> int:
+    marks: list[ast.expr] = getattr(function, "decorator_list", [])
+    return min([function.lineno, *(one.lineno for one in marks)])
+
+
+def _by_name(call: ast.Call, file: str, deep: int) -> bool | None:
+    """Whether all that it may call in this file, by its name and that of its class, do."""
+    name, own = name_of(call.func), ast.unparse(call.func).startswith("self.")
+    known = functions(file)
+    fit = [one for one in known.get(name, ()) if not own or one.lineno in _of_class(known, call.lineno)]
+    if not fit and name != "update" and any(hasattr(kind, name) for kind in _EVERYDAY):
+        return False
+    told = {_goes_back(one, file, deep - 1) for one in fit}
+    if len(told) == 1 and (told == {True} or own or isinstance(call.func, ast.Name)):
+        return told.pop()
+    return None
+
+
+def _goes_back(function: ast.stmt, file: str, deep: int) -> bool | None:
+    return any_trains(ast.walk(function), file, deep)
+
+
+def _of_class(known: Functions, line: int) -> range:
+    """Return the lines of the innermost class around a line, else all."""
+    innermost = _class_at(known, line)
+    return range(sys.maxsize) if innermost is None else range(innermost.lineno, end_of(innermost)[0] + 1)
+
+
+def _class_at(known: Functions, line: int) -> ast.stmt | None:
+    around = [one for one in known[_CLASSES] if one.lineno <= line <= end_of(one)[0]]
+    return max(around, key=lambda one: one.lineno, default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def functions(file: str) -> Functions:
+    """Return the functions and methods of a file by their names, and its classes."""
+    tree, found = tree_of(file), dict[str, list[ast.stmt]]({_CLASSES: []})
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found[_CLASSES].append(node)
+        elif isinstance(node, Function):
+            found.setdefault(node.name, []).append(node)
+    return found
+
+
+# ---------------------------------------------------------------------- what names stand for
+
+
+def _called(function: ast.expr, file: str, line: int) -> Any:
+    """Return what is called, as far as it is known."""
+    if isinstance(function, ast.Attribute):
+        found = _value(function, file, line)
+        kind = _type_of(function.value, file, line) if found is _UNKNOWN else None
+        return found if kind is None else getattr_static(kind, function.attr, _UNKNOWN)
+    return _value(function, file, line)
+
+
+def _value(node: ast.expr, file: str, line: int) -> Any:
+    """Return what a name of the file, an attribute or an item of one stands for now."""
+    if isinstance(node, ast.Name):
+        return _UNKNOWN if _is_local(node.id, file, line) else _global(node.id, file)
+    if isinstance(node, ast.Attribute):
+        return _attribute(_value(node.value, file, line), node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        held = _value(node.value, file, line)
+        return held.get(node.slice.value, _UNKNOWN) if type(held) is dict else _UNKNOWN
+    return _UNKNOWN
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if owner is _UNKNOWN:
+        return owner
+    own = getattr(owner, "__dict__", {}) if isinstance(owner, ModuleType | type) else _held(owner)
+    return own[name] if name in own else getattr_static(type(owner), name, _UNKNOWN)
+
+
+def _held(owner: Any) -> Mapping[str, Any]:
+    try:
+        return object.__getattribute__(owner, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
+def _global(name: str, file: str) -> Any:
+    module = _module(file)
+    return _UNKNOWN if module is None else module.get(name, getattr(builtins, name, _UNKNOWN))
+
+
+def _module(file: str) -> dict[str, Any] | None:
+    """Return what the module has by names that was loaded from ``file``."""
+    for one in (sys.modules.get("__main__"), *tuple(sys.modules.values())):
+        if isinstance(one, ModuleType) and one.__dict__.get("__file__") == file:
+            return one.__dict__
+    return None
+
+
+def _is_local(name: str, file: str, line: int) -> bool:
+    scope = _scope(file, line)
+    return isinstance(scope, Function) and name in _own_names(scope)
+
+
+def _own_names(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names that a function is given, or gives."""
+    nodes = [*ast.walk(scope)]
+    elsewhere = {name for one in nodes if isinstance(one, ast.Global) for name in one.names}
+    set_here = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    given = {one.arg for one in nodes if isinstance(one, ast.arg)}
+    inner = {one.name for one in nodes if isinstance(one, Function) and one is not scope}
+    return (set_here | given | inner) - elsewhere
+
+
+def _scope(file: str, line: int) -> ast.AST | None:
+    tree = tree_of(file)
+    nodes = [] if tree is None else ast.walk(tree)
+    held = [one for one in nodes if isinstance(one, Function) and one.lineno <= line <= end_of(one)[0]]
+    return max(held, key=lambda one: one.lineno, default=tree)
+
+
+def _type_of(node: ast.expr, file: str, line: int) -> type | None:
+    """Return the class of what an expression stands for, by its value, or by the call that makes it."""
+    if isinstance(node, ast.Call):
+        made = _value(node.func, file, line)
+        return made if isinstance(made, type) else None
+    if isinstance(node, ast.Name) and node.id == "self":
+        around = _class_at(functions(file), line)
+        own = None if around is None else _global(getattr(around, "name", ""), file)
+        return own if isinstance(own, type) else None
+    value = _value(node, file, line)
+    if value is not _UNKNOWN:
+        return type(value)
+    return _made_as(node, file, line)
+
+
+def _made_as(node: ast.expr, file: str, line: int) -> type | None:
+    """Return the class that all assignments to it make it of: in its function, or for ``self.x`` in its class."""
+    text = ast.unparse(node)
+    within = _class_at(functions(file), line) if text.startswith("self.") else _scope(file, line)
+    given = [one for one in (() if within is None else ast.walk(within)) if isinstance(one, ast.Assign)]
+    pairs = (pair for one in given for target in one.targets for pair in _each(target, one.value))
+    calls = [value for target, value in pairs if ast.unparse(target) == text]
+    kinds = {_type_of(one, file, one.lineno) if isinstance(one, ast.Call) else None for one in calls}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _each(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what is given what, one by one: ``a, b = A(), B()``."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
