@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.events import Skipped
+from nandiag.events import Skipped, Warned
 
 STEPS, MORE, CLASSES = 5, 24, 40
 
@@ -118,3 +118,22 @@ def test_a_good_loss_beside_them_or_an_evaluation_has_them_told_alone(work, way)
     told = ended(work, way)
     assert sum(one.in_a_row for one in told) >= MORE - 1
     assert not any(one.every for one in told)
+
+
+@pytest.mark.parametrize("way", [by_truth, by_number, by_flag_of_all_ranks])
+def test_it_is_warned_of_while_it_runs_on(work, way):
+    worker = work()
+    way(Run())
+    (told,) = worker.events(Warned)
+    assert (told.slug, told.step) == ("losses_passed_over", STEPS)
+    assert (told.facts["losses"] >= 7, told.facts["value"]) == (True, "nan")
+
+
+def test_a_few_that_are_passed_over_are_not_warned_of(work):
+    worker, run = work(), Run()
+    for step in range(4 * STEPS):
+        loss = run.loss(0 if step % 5 else STEPS)
+        if torch.isnan(loss):
+            continue
+        run.update(loss)
+    assert not worker.events(Warned)

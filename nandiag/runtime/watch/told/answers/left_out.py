@@ -204,6 +204,9 @@ class LeftOut:
             self._evaluated_in = self._passed_in
         for one in passed:
             self._set_apart(one)
+        if passed:
+            value = math.nan if fact(passed[0].tensor).nan else math.inf
+            self._sentinel.early.passed_over(self._passed_in, len(passed), value)
         self._tell_dropped()
 
     def _may_be_used(self) -> set[int]:
