@@ -214,6 +214,7 @@ class LeftOut:
         tape, known = self._sentinel.capture.tape, self.asked.known
         held = [one for question in known for one in (question.tensor, question.given()) if one is not None]
         own = {id(one) for one in held if not one.requires_grad}  # held for the question's sake
+        own |= {id(read) for _, read, _ in self._sentinel.capture.window.numbers}  # and for its number's
         return {id(entry) for entry in ancestors([entry for entry, made in tape.living() if id(made) not in own])}
 
     def _maker(self, question: Question) -> int | None:
