@@ -189,7 +189,7 @@ def _exchanged(claim: Claim) -> Iterable[str]:
     if claim.confidence == "observed" and claim.look is not None:
         used = claim.look.event.facts.get("first_used_in")
         first = f"; {used} is the first to use what came out" if isinstance(used, str) else ""
-        yield f"What each rank put in was finite{first}."
+        yield f"What each rank put in was finite{upto}{first}."
         return
     way = way_of(claim.look.event) if claim.look is not None and claim.confidence == "reproduced" else None
     if way is not None:
