@@ -70,7 +70,7 @@ class Call:
     """
 
     __slots__ = (
-        "began", "between", "dtype", "ended", "error", "frame", "functional", "group", "native", "native_end", "op", 
+        "began", "between", "dtype", "ended", "error", "frame", "functional", "group", "native", "native_end", "op",
         "peer", "reduce", "seq", "shapes", "state", "step",
     )  # fmt: skip
 
