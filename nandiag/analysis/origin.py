@@ -27,7 +27,7 @@ from nandiag.analysis.timeline import (
     phase_of,
 )
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
-from nandiag.analysis.ways.carried import carried, of_finite, sent_through
+from nandiag.analysis.ways.carried import carried, of_finite, of_halves, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
 _GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
@@ -125,14 +125,8 @@ def choose(timeline: Timeline, states: dict[int, RankState]) -> Claim | None:
         return _by_scale(fallen, timeline)
     if scene is None:
         return None
-    rules: tuple[Callable[[Scene], Claim | None], ...] = (
-        _by_look,
-        _by_state,
-        _by_reduction,
-        _by_loss,
-        _by_exchange,
-        _by_gradient,
-    )
+    rules: tuple[Callable[[Scene], Claim | None], ...]
+    rules = (_by_halves, _by_look, _by_state, _by_reduction, _by_loss, _by_exchange, _by_gradient)
     claim = next((claim for rule in rules if (claim := rule(scene)) is not None), None)
     return None if claim is None else _with_later(claim, timeline)
 
@@ -306,6 +300,16 @@ def _by_reduction(scene: Scene) -> Claim | None:
                 received=tuple(sorted(scene.present - set(ranks))),
             )  # fmt: skip
     return _by_own_reduction(scene)
+
+
+def _by_halves(scene: Scene) -> Claim | None:
+    """A sum in float16 is bad, and what each rank put in was seen to be finite."""
+    found, harm = of_halves(scene.looks), next(iter(scene.harms), None)
+    own = any(_is_own(one.event) and one.event.source == "op" for one in scene.looks)
+    if found is None or harm is None or own or any(one.event.what == "loss" for one in scene.harms):
+        return None
+    claim = _claim(scene, "exchange", set(found[0]), harm)
+    return replace(claim, look=found[1], exchanged=found[0], world=len(found[0]))
 
 
 def _by_own_reduction(scene: Scene) -> Claim | None:

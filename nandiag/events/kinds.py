@@ -336,6 +336,7 @@ class Compared:
     others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
     called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
     the learning rate, where it is not what the optimizer was made with and the script's text has few of them.
+    ``exchanged`` are the lines in which the script exchanged weights, or what is as large, between updates.
     """
 
     step: int
@@ -346,6 +347,7 @@ class Compared:
     total: int = 0
     arguments: tuple[Argument, ...] = ()
     rate_set_at: tuple[str, ...] = ()
+    exchanged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

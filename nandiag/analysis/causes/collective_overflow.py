@@ -86,6 +86,8 @@ def _by_own_call(facts: Facts, look: Looked) -> Cause:
     line = (facts.origin.source or "").strip()
     called = _called(facts, name)
     given, module = ("", "dist") if called is None else called[1:]
+    if dtype in HALF and not product:
+        return Cause("collective_overflow", (text,), _in_one_exchange(facts, name), LIKELY)
     again = "A value that is reduced again and again grows each time"
     if product and called is not None and "PRODUCT" in line:
         mean = f"{line.replace('PRODUCT', 'SUM')}\n{given} /= {module}.get_world_size()"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nandiag.analysis.causes import apart, line_search
+from nandiag.analysis.causes import apart, line_search, put_together
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
@@ -115,7 +115,8 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
-    return apart.by_rates(facts, _by_course(facts), courses(facts.history, *until(facts)))
+    found = apart.by_rates(facts, _by_course(facts), courses(facts.history, *until(facts)))
+    return put_together.beside(facts, found)
 
 
 def _by_course(facts: Facts) -> Cause | None:

@@ -49,6 +49,10 @@ _PLACES = {
     "state": "Look at what changed these weights: the optimizer's settings, and code that writes to them by itself.",
     "look": "Look at the values that went into this place; nothing that was recorded explains the result.",
 }
+_ZEROS = (
+    "All gradients that the {} was given were 0: what divides by their norm, or their largest, makes NaN of that. Add "
+    "a small number to the divisor."
+)
 _BUFFER = (
     "Look at what writes to this buffer, which no optimizer does: running means and counts take in what a batch holds, "
     "an empty one too."
@@ -174,7 +178,15 @@ def _by_basis(facts: Facts) -> str | None:
     buffer = state and facts.harm is not None and facts.harm.what == "buffer"
     if facts.basis == "loss" and facts.look is not None and facts.look.source == "received":
         return _HANDED
+    if facts.basis == "exchange" and facts.exchanged and not any(facts.exchanged.values()):
+        return _of_zeros({} if facts.look is None else facts.look.facts)
     return _BUFFER if buffer else _PLACES.get(facts.basis)
+
+
+def _of_zeros(known: dict[str, object]) -> str:
+    at = known.get("hook_at")
+    hook = f"hook ({words.place(at)})" if isinstance(at, list) and len(at) == len(("f", "l")) else "hook"
+    return _ZEROS.format(hook if known.get("by") == "comm_hook" else "exchange")
 
 
 def _outside(facts: Facts) -> str:

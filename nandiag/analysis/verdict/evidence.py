@@ -185,11 +185,11 @@ def _exchanged(claim: Claim) -> Iterable[str]:
         return
     sizes = sorted(claim.exchanged.items(), key=lambda pair: -pair[1])[:3]
     told = ", ".join(f"{words.number(size)} on rank {rank}" for rank, size in sizes)
-    upto = f": up to {told}" if told else ""
+    upto = ": all 0" if sizes and not sizes[0][1] else f": up to {told}" if told else ""
     if claim.confidence == "observed" and claim.look is not None:
         used = claim.look.event.facts.get("first_used_in")
         first = f"; {used} is the first to use what came out" if isinstance(used, str) else ""
-        yield f"What each rank put in was finite{first}."
+        yield f"What each rank put in was finite{upto}{first}."
         return
     way = way_of(claim.look.event) if claim.look is not None and claim.confidence == "reproduced" else None
     if way is not None:

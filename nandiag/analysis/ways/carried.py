@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from nandiag.analysis.timeline import Seen, Timeline
-from nandiag.events import Harm, Looked, Sent, Site, words
+from nandiag.events import Harm, Looked, Sent, Site, TensorFact, words
 
 # What torch calls a group that was given no description.
 _NAMELESS = frozenset({"default_pg", "0", "undefined"})
@@ -16,7 +19,10 @@ _CALLED = len(("file", "line", "source", "function", "column"))
 _GROWS = frozenset({"sum", "product", "avg", "premul_sum"})
 _OPS = {"all_reduce": "c10d.allreduce_.default", "reduce_scatter": "c10d.reduce_scatter_.default",
         "reduce_scatter_tensor": "c10d._reduce_scatter_base_.default",
-        "reduce_scatter_single": "c10d._reduce_scatter_base_.default"}  # fmt: skip
+        "reduce_scatter_single": "c10d._reduce_scatter_base_.default",
+        "reduce": "c10d.reduce_.default"}  # fmt: skip
+
+_Key = tuple[str, tuple[int, ...], int, str]
 
 
 def carried(look: Looked) -> tuple[object, ...] | None:
@@ -88,6 +94,39 @@ def of_finite(looks: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
             through.setdefault((handed[0], tuple(handed[1]), *handed[2:]), {})[one.rank] = one
     whole = (own for (_, ranks, *_), own in through.items() if isinstance(ranks, tuple) and set(ranks) <= {*own})
     return [replace(one, event=_at_call(one.event)) for _, one in sorted(next(whole, {}).items())]
+
+
+def of_halves(looks: Iterable[Seen[Looked]]) -> tuple[dict[int, float], Seen[Looked]] | None:
+    """Return the sizes of what each rank put into the first sum in float16 that came out bad, and the look at its line.
+
+    None where what one of its ranks put in is not known to have been finite.
+    """
+    gave: dict[_Key, dict[int, float]] = {}
+    came: dict[_Key, Seen[Looked]] = {}
+    for one in looks:
+        for key, largest, bad, call in _halves(one.event):
+            gave.setdefault(key, {})[one.rank] = largest
+            if bad is not None and call.get("reduce") in _GROWS:
+                came.setdefault(key, replace(one, event=_as_halved(one.event, key, bad, call)))
+    first = next((key for key in came if {*key[1]} <= {*gave[key]}), None)
+    return None if first is None else (gave[first], came[first])
+
+
+def _halves(look: Looked) -> Iterator[tuple[_Key, float, list[Any] | None, dict[str, object]]]:
+    """Yield each sum in float16 of a look's step: which it is, what went in, what came out bad, and the call."""
+    rows = look.facts.get("halves")
+    for row in rows if isinstance(rows, list) else ():
+        with contextlib.suppress(TypeError, ValueError):
+            (kind, ranks, number, group), largest, bad, call = row
+            yield (str(kind), tuple(ranks), number, str(group)), float(largest), bad, dict(call)
+
+
+def _as_halved(look: Looked, key: _Key, bad: list[Any], call: dict[str, object]) -> Looked:
+    shape, nan, posinf, neginf = bad
+    out = TensorFact("float16", tuple(shape), math.prod(shape), nan=nan, posinf=posinf, neginf=neginf)
+    facts = {**call, "carried_by": key[0], "group_ranks": list(key[1]), "given_finite": True}
+    made = Looked("found", look.method, look.step, phase="collective", source="received", inputs=(out,), facts=facts)
+    return replace(_at_call(made), micro_step=look.micro_step, seconds=look.seconds)
 
 
 def reduction_of(look: Looked) -> str:

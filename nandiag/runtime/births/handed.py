@@ -14,13 +14,14 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, float16
 
 from nandiag.events import Looked, Sent, Site, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Filling, Message, Post, given_to
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchange.exchanged import OPS
+from nandiag.runtime.evidence.exchange.halves import HALVES
 from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.heard import taken_with_heard, with_heard
 from nandiag.runtime.evidence.labels import storage
@@ -55,10 +56,12 @@ class Handed:
     def watch(self) -> None:
         """Begin to listen."""
         RING.handing.append(guarded("handed")(self.begins))
+        RING.ended.append(guarded("handed")(HALVES.ended))
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""
         ARRIVALS.newest = None
+        self._in_half(calls[0], args, kwargs, caller)
         if calls[0].op in ALL_GIVE and self._is_passed_over(given_to(calls[0], args, kwargs), caller):
             return
         births = self._capture.births
@@ -76,6 +79,11 @@ class Handed:
                 self._tell_computed(part.message, bad, caller)
             elif bad is not None and self._may_tell(caller):
                 self._tell(births, part.message, bad, caller)
+
+    def _in_half(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
+        """What goes into a sum in float16 is looked at, gradients too: the sum may leave that dtype."""
+        if call.dtype is float16 and not (self._capture.off or _is_of_torch(caller)):
+            HALVES.begins(call, args, kwargs, self._capture.tape.step)
 
     def _is_passed_over(self, given: Sequence[Tensor], caller: FrameType) -> bool:
         """Whether an exchange in which all give is none of ours; asked first, for most are of gradients."""

@@ -35,7 +35,7 @@ EXCHANGES = {
     "all_to_all_single": ((1, "input"), (0, "output")),
 }  # fmt: skip
 ALL_GIVE = frozenset(EXCHANGES)
-_REDUCES = frozenset(name for name in EXCHANGES if "reduce" in name)
+_REDUCES = frozenset(name for name in EXCHANGES if "reduce" in name) | {"reduce"}
 _LISTS = {"scatter": (1, "scatter_list"), "gather": (1, "gather_list")}
 _MOST = 1024
 # Ways to count: a script may give each step's messages a tag of their own.
@@ -80,12 +80,12 @@ class Filling:
 
     def facts(self) -> dict[str, object]:
         """Return what a look tells of it."""
-        return {
-            "given_finite": self.finite,
-            "exchanged_at_step": self.call.step,
-            **_reduced(self.call),
-            **_called_at(self.call.frame),
-        }
+        return {"given_finite": self.finite, "exchanged_at_step": self.call.step, **told_of(self.call)}
+
+
+def told_of(call: Call) -> dict[str, object]:
+    """Return by which operation a call reduces, and where the script makes it."""
+    return {**_reduced(call), **_called_at(call.frame)}
 
 
 def _reduced(call: Call) -> dict[str, object]:

@@ -64,14 +64,14 @@ class Call:
     ``native`` is the backend's own counter before the call and ``native_end`` when it returned, ``peer`` the global
     rank of a source or destination,
     ``shapes`` and ``dtype`` are those of the tensors that this rank put in (of a receive: of the one to be filled),
-    ``functional`` is whether it returns what the others write, ``began`` and ``ended`` are seconds of
-    :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
+    ``functional`` is whether it returns what the others write, ``between`` whether no model was called since an
+    update, ``began`` and ``ended`` are seconds of :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
     ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``.
     """
 
     __slots__ = (
-        "began", "dtype", "ended", "error", "frame", "functional", "group", "native", "native_end", "op", "peer",
-        "reduce", "seq", "shapes", "state", "step",
+        "began", "between", "dtype", "ended", "error", "frame", "functional", "group", "native", "native_end", "op",
+        "peer", "reduce", "seq", "shapes", "state", "step",
     )  # fmt: skip
 
     def __init__(self, op: str, group: Group | None, frame: Frame | None) -> None:
@@ -86,7 +86,7 @@ class Call:
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.dtype: torch.dtype | None = None
         self.reduce: Any = None
-        self.functional = False
+        self.functional = self.between = False
         self.state = WAITS
         self.error: str | None = None
         self.began = time.monotonic()

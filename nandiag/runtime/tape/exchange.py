@@ -284,6 +284,7 @@ def _between(capture: Capture, call: Call) -> None:
 
     A functional one in the loop is a call like others, and is made again with them.
     """
+    call.between = capture.tape.border is None and not (capture.in_step or capture.depth)
     if capture.communicates or capture.off:
         return
     if capture.depth:

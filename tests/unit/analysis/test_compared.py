@@ -245,3 +245,18 @@ def test_a_loss_that_is_no_power_of_an_error_does_not_blame_the_model(by_hand, l
     found = story(by_hand, Compared(13, (11, 12, 13)), past)
     assert found.slug == "data_outlier"
     assert MAY_BE.format(12) in found.evidence[0]
+
+
+SUM = "train.py:8: dist.all_reduce(p, op=dist.ReduceOp.SUM)"
+
+
+@pytest.mark.parametrize("past", [history([*CALM, *UP]), history([10.0 * 4.0**at for at in range(18)])])
+def test_training_that_ran_away_beside_an_exchange_of_weights_is_not_laid_to_the_rate_alone(by_hand, past):
+    found = story(by_hand, Compared(STEP, exchanged=(SUM,)), past, optimizer="SGD")
+    assert (found.slug, found.leads) == ("gradient_explosion", True)
+    assert f"exchanges weights, or what is as large, in {SUM}" in found.evidence[-1]
+    assert found.suggestions[0].text.startswith("Look at train.py:8 first")
+    assert found.suggestions[0].code == "dist.all_reduce(p, op=dist.ReduceOp.SUM)\np /= dist.get_world_size()"
+    assert found.suggestions[1].text.startswith("If it grows without that exchange too: ")
+    other = story(by_hand, Compared(STEP, exchanged=("train.py:8: dist.reduce(pull.clone(), 0)",)), past)
+    assert other.suggestions[0].code is None

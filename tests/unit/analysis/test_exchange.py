@@ -198,6 +198,17 @@ def test_a_hook_that_was_called_again_in_vain_is_not_told_as_left_out(verdict_of
     assert not any("was not run again" in text for text in told)
 
 
+def test_gradients_that_were_all_zero_are_told_so_with_the_hook_that_may_divide_by_them(verdict_of):
+    look = exchanged(0.0, collective="<lambda>", by="comm_hook")
+    facts = {**look.facts, "hook_again": "bad values came from the hook's own state", "hook_at": ["/w/train.py", 47]}
+    told = verdict_of(*[replace(look, facts=facts)] * 2)
+    assert "Run again without the exchange, the gradients of each rank are finite: all 0." in told.evidence
+    assert told.suggestions[0].text == (
+        "All gradients that the hook (train.py:47) was given were 0: what divides by their norm, or their "
+        "largest, makes NaN of that. Add a small number to the divisor."
+    )
+
+
 def test_the_code_behind_the_model_is_named_only_where_the_model_was_looked_at(by_hand):
     def advice(*events):
         return analyse(by_hand.run(by_hand.rank(0, by_hand.loss(5), *events), world=1)).verdict.suggestions[0].text

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nandiag.events import Compared, Setting
 from nandiag.runtime.early.compared.arguments import Arguments
+from nandiag.runtime.early.compared.exchanged import exchanged_between
 from nandiag.runtime.early.compared.settings import Settings
 from nandiag.runtime.early.data.inputs import Inputs
 from nandiag.runtime.early.schedule import rises_at, set_at
@@ -41,7 +42,8 @@ class Comparison:
         fresh = _fresh(optimizer, trained, step, updates)
         names = tuple(self._name(one, optimizer) for one in fresh[:_NAMED])
         settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if _is_notable(one))
-        return Compared(step, batches, settings, names, len(fresh), len(trained), arguments, rises_at(optimizer))
+        lines = rises_at(optimizer), exchanged_between(trained)
+        return Compared(step, batches, settings, names, len(fresh), len(trained), arguments, *lines)
 
 
 def _is_notable(setting: Setting) -> bool:

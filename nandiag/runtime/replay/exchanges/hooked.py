@@ -112,9 +112,21 @@ def _told(case: Case, seen: Evidence, results: list[Tensor], looked: Looked) -> 
     if found is None or found.source == "outside":
         shown = "bad values came from the hook's own state" if bad else "all that came out of it was finite"
         why = f"{looked.reason}; called again, {shown}"
-        return replace(looked, reason=why, facts={**looked.facts, "hook_again": shown})
+        return replace(looked, reason=why, facts={**looked.facts, "hook_again": shown, **_written_at(seen.roots)})
     born = seen.found(case, found)
     return replace(born, facts={**born.facts, "comm_hook": hook_of(seen.roots)})
+
+
+def _written_at(roots: list[nn.Module]) -> dict[str, object]:
+    """Return where the hook is written, of a function of the script's."""
+    hook: Any = next((one[0] for one in reversed(_hooks_of(roots)) if isinstance(one, tuple)), None)
+    while isinstance(hook, partial):
+        hook = hook.func
+    if not hasattr(hook, "__code__") and is_object(hook):
+        hook = type(hook).__call__
+    code = getattr(hook, "__code__", None)
+    own = code is not None and kind_of(code.co_filename) == USER
+    return {"hook_at": [code.co_filename, code.co_firstlineno]} if own and code is not None else {}
 
 
 @contextlib.contextmanager
@@ -204,7 +216,10 @@ def _inside(one: Any) -> list[Any]:
     if isinstance(one, list | tuple | set | deque):
         return list(one)
     if type(one) is FunctionType:
-        return [*(content(cell) for cell in one.__closure__ or ()), *_named(one).values()]
+        given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        return [*given, *(content(cell) for cell in one.__closure__ or ()), *_named(one).values()]
+    if isinstance(one, partial):
+        return [one.func, *one.args, *one.keywords.values(), *vars(one).values()]
     slots = [getattr(one, name, None) for name in getattr(type(one), "__slots__", ())]
     shared = [value for value in vars(type(one)).values() if is_followed(value)] if is_object(one) else []
     held = getattr(one, "__self__", None), getattr(one, "__func__", None)

@@ -1,0 +1,94 @@
+"""Weights that the script exchanges between updates are told at a harm, with the line that does."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nandiag.runtime.collectives.ring import RING
+from nandiag.runtime.early.compared.exchanged import exchanged_between
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def summed(model):
+    for one in model.parameters():
+        dist.all_reduce(one)
+
+
+def averaged(model):
+    for one in model.parameters():
+        dist.all_reduce(one)
+        one.data /= dist.get_world_size()
+
+
+def pulled(model):
+    flat = torch.cat([one.flatten() for one in model.parameters()])
+    dist.broadcast(flat, 0)
+
+
+def handed_on(model):
+    for one in model.parameters():
+        dist.broadcast(one, 0)
+
+
+def of_gradients(model):
+    for one in model.parameters():
+        dist.all_reduce(one.grad)
+
+
+def of_metric(_):
+    total = torch.zeros(1)
+    dist.all_reduce(total)
+
+
+def lines(work, between, behind=lambda _: None):
+    work()
+    RING.calls.clear()
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        model(torch.ones(4, 3)).sum().backward()
+        behind(model)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        with torch.no_grad():
+            between(model)
+    for call in RING.calls:
+        if call.group is not None:
+            call.group = SimpleNamespace(members=(0, 1))
+    return exchanged_between(list(model.parameters()))
+
+
+def place(text):
+    own = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return f"{Path(__file__).name}:{own.index(f'    {text}') + 1}: {text.strip()}"
+
+
+def test_a_sum_of_weights_is_told_with_its_line(work, alone):
+    assert lines(work, summed) == (place("    dist.all_reduce(one)"),)
+
+
+def test_what_is_as_large_as_all_weights_is_told_too(work, alone):
+    assert lines(work, pulled) == (place("dist.broadcast(flat, 0)"),)
+
+
+@pytest.mark.parametrize("between", [averaged, handed_on, of_metric])
+def test_a_mean_and_a_copy_and_a_metric_are_none(work, alone, between):
+    assert lines(work, between) == ()
+
+
+def test_an_exchange_of_gradients_is_none(work, alone):
+    assert lines(work, of_metric, of_gradients) == ()
+
+
+def test_what_one_rank_does_alone_is_none():
+    assert exchanged_between([]) == ()

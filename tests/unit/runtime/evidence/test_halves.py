@@ -1,0 +1,89 @@
+"""What goes into a sum over ranks in float16 is looked at as it goes, and what comes out."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nandiag.events import Looked
+from nandiag.runtime.collectives.ring import Call, Group
+from nandiag.runtime.evidence.exchange.halves import HALVES, Halves
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def call_of(tensor, name="all_reduce", peer=None):
+    call = Call(name, Group(dist.group.WORLD, "0", 0), None)
+    call.dtype, call.peer = tensor.dtype, peer
+    return call
+
+
+def told(halves, step=3):
+    return halves.with_told(Looked("finite", "replay", step)).facts.get("halves")
+
+
+def summed(halves, tensor, came, name="all_reduce", peer=None, **words):
+    halves.begins(call_of(tensor, name, peer), (tensor,), words, 3)
+    tensor.detach().fill_(came)
+    halves.ended(name, (tensor,), words, None)
+
+
+def test_a_sum_that_leaves_float16_is_told_with_what_was_put_in(alone):
+    halves, given = Halves(), torch.tensor([1.0, -40000.0], dtype=torch.float16)
+    summed(halves, given, -math.inf)
+    given.zero_()  # what the script does to it next
+    ((way, largest, came, _),) = told(halves)
+    assert (way[0], way[1], largest, came) == ("all_reduce", [0], 40000.0, [[2], 0, 0, 2])
+    assert told(halves, step=4) is None
+
+
+def test_of_a_sum_for_one_rank_the_others_tell_what_they_gave(alone):
+    halves = Halves()
+    summed(halves, torch.ones(2, dtype=torch.float16), math.inf, "reduce", 1)
+    assert [(row[1], row[2]) for row in told(halves)] == [(1.0, None)]
+    summed(halves, torch.ones(2, dtype=torch.float16), math.inf, "reduce", 0)
+    assert [row[2] for row in told(halves)] == [None, [[2], 0, 2, 0]]
+
+
+def test_one_that_is_waited_for_later_is_looked_at_when_it_is_told(alone):
+    halves, given = Halves(), torch.ones(2, dtype=torch.float16)
+    halves.begins(call_of(given), (given,), {"async_op": True}, 3)
+    halves.ended("all_reduce", (given,), {"async_op": True}, None)
+    with torch.no_grad():
+        given.numpy()[:] = math.inf  # it comes
+    assert [row[2] for row in told(halves)] == [[[2], 0, 2, 0]]
+
+
+@pytest.mark.parametrize("given", [torch.ones(2), torch.tensor([math.inf], dtype=torch.float16)])
+def test_other_dtypes_and_what_is_bad_already_are_none(given, alone):
+    halves = Halves()
+    summed(halves, given.clone(), math.inf)
+    assert told(halves) is None
+
+
+def test_gradients_of_a_hook_are_among_them(work, alone):
+    work()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pending = []
+
+    def send(p):
+        half = p.grad.half()
+        pending.append((half, dist.all_reduce(half, async_op=True)))
+
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(send)
+    for _ in range(2):
+        model(torch.ones(3, 2)).sum().backward()
+        step = HALVES._step
+        assert sorted(row[1] for row in told(HALVES, step)) == [3.0, 3.0]
+        optimizer.step()
+        optimizer.zero_grad()
+    assert step == 1
