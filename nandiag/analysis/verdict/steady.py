@@ -16,7 +16,7 @@ from nandiag.analysis.ways.spread import BUFFERS
 from nandiag.events import Finished, Harm, Looked, ProbeDark, Raised, Stopping, Warned, words
 from nandiag.store.reader import RankLog
 
-_RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion", "optimizer_setting"})
+_RAN_AWAY = frozenset({"lr_invalid", "lr_divergence", "gradient_explosion", "optimizer_setting"})
 _SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
 # Weights of a network that learns are not so large.
 _NO_WEIGHT = 1e15
@@ -239,7 +239,19 @@ def resume_at(report: Report) -> tuple[int, bool] | None:
         began = [step for step in (*_spikes_near(report, last), *_onset(report)) if 0 < step <= last]
         if began:
             return min(began), True
-    return last + 1, False
+    return max(last + 1, _made_state(report) or 0), False
+
+
+def _made_state(report: Report) -> int | None:
+    """Return the step whose update, made again on finite state, made the state bad, where that alone is bad.
+
+    State is looked at in turns: it may have been seen finite long before.
+    """
+    origin = report.verdict.origin
+    if origin is None or origin.phase != "optimizer" or origin.op is None or not _only_state(report):
+        return None
+    made = any(one.bad for one in origin.outputs) and not any(one.bad for one in origin.inputs)
+    return origin.step if made and "init" not in {one.phase for one in report.verdict.spread} else None
 
 
 def _spikes_near(report: Report, last: int) -> list[int]:
@@ -277,7 +289,9 @@ def resume_words(report: Report, step: int) -> str:
         away = f"the {held} were finite until step {step}, and ran away from the first updates on"
         return f"from what this run began with: {away}"
     if _only_state(report):
-        return f"{from_where}; the optimizer's state was last seen finite then, and no weight was seen bad"
+        last = report.verdict.last_finite_step
+        when = "then" if last is None or last + 1 == step else f"after step {last}"
+        return f"{from_where}; the optimizer's state was last seen finite {when}, and no weight was seen bad"
     return f"{from_where}; the {held} were finite until then"
 
 
