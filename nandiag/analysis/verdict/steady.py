@@ -128,6 +128,10 @@ def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:
 def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     """Return that the origin, a weight or a buffer, was bad before the first step: what the run saved of it is too."""
     look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
+    harm = claim.harm.event if claim is not None and claim.harm is not None else None
+    if claim is not None and claim.basis == "state" and harm is not None and harm.loaded_at is not None:
+        text = f"Not from what {harm.loaded_at} loaded: the optimizer's state was bad behind that."
+        return (Finding("held_bad", "info", text, claim.ranks, harm.step),)
     name = None if look is None else look.facts.get("weight")
     # A last write may be one between two later steps.
     if claim is None or look is None or not look.step or look.facts.get("birth") == "last" or not isinstance(name, str):

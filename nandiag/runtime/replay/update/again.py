@@ -44,7 +44,6 @@ from nandiag.runtime.replay.update.instead import (
     attempts,
     blank_gradients,
     by_number,
-    first_unknown,
     is_lost,
     kept_gradient,
     stand_in,
@@ -86,19 +85,17 @@ def look_again(
         for attempt in attempts(made, counts, zeros=zeros):
             if attempt.theirs == 0.0 and not asks:
                 continue  # nobody was asked for anything
-            before = _as_before(optimizer, made, others, attempt, first=first)
-            with contextlib.closing(counts), before as stood, contextlib.closing(overwritten):
+            begun = _as_before(optimizer, made, others, attempt, first=first)
+            with contextlib.closing(counts), begun as stood, contextlib.closing(overwritten):
                 counts.begin(back=attempt.back)
-                tracer = UpdateTracer(attempt.theirs, spot, overwritten, stood)
-                found = _made_bad(optimizer, made, lost, tracer)
+                found = _made_bad(optimizer, made, lost, UpdateTracer(attempt.theirs, spot, overwritten, stood))
                 counts.end()
             asks |= found.asks
             if found.given:
                 return _given(step, spot, list(named))
             if found.op is not None:
                 looked = _found(found.op, step, list(named), _stood_in(attempt, found))
-                looked = looked if attempt.size == 0 else with_guesses(looked, found.guessed)
-                looked = first_unknown(looked) if found.op.index in tracer.into_stood else looked
+                looked = with_guesses(looked, None if attempt.size == 0 else found.guessed, into=found.into_stood)
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
     except Refused as refusal:
@@ -132,6 +129,7 @@ class _Made(NamedTuple):
     given: bool
     asks: bool = False
     guessed: list[bool] | None = None
+    into_stood: bool = False  # it writes into what stood in for bad state
 
 
 def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Tensor], tracer: UpdateTracer) -> _Made:
@@ -145,7 +143,10 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Te
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
-    return _Made(op, given=False, asks=tracer.asks, guessed=None if op is None else tracer.of_made_up(op))
+    if op is None:
+        return _Made(None, given=False, asks=tracer.asks)
+    guessed, into = tracer.of_made_up(op), op.index in tracer.into_stood
+    return _Made(op, given=False, asks=tracer.asks, guessed=guessed, into_stood=into)
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor]:
