@@ -224,9 +224,22 @@ def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
     own = look is not None and look.phase == "data" and look.source == "op"
     between = own and look is not None and "dataset" not in look.facts
     by_hand = claim is not None and claim.harm is not None and claim.harm.event.optimizer is None
+    if claim is not None and look is not None and made_behind(claim, look):
+        return (claim.step - 1,)
     # What an update by hand made is bad in what is saved behind that step already.
     wrote = look is not None and look.phase == "optimizer" and look.facts.get("made_at_step") == look.step - 1
     return (claim.step - 2,) if claim is not None and ((between and by_hand) or wrote) else ()
+
+
+def made_behind(claim: Claim, look: Looked) -> bool:
+    """Whether the script's own code made it behind the backward of the step, which was finite: no optimizer steps.
+
+    Ahead of that step's model it would have spoilt the loss of that step already.
+    """
+    harm = claim.harm.event if claim.harm is not None else None
+    by_hand = harm is not None and harm.optimizer is None and (harm.what, harm.phase) == ("parameter", "optimizer")
+    own = (look.phase, look.source) == ("data", "op") and not look.facts.keys() & {"began_bad", "dataset"}
+    return own and by_hand and harm is not None and harm.step == look.step
 
 
 def resume_at(report: Report) -> tuple[int, bool] | None:

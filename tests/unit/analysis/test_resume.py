@@ -317,3 +317,17 @@ def test_state_that_one_update_made_bad_is_not_gone_back_behind_further(by_hand,
     assert report.verdict.last_finite_step == 4
     (told,) = [one.text for one in report.findings if one.slug == "weights_stand_still"]
     assert ("if not before" in told) is not seen
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "between", "last"), [(None, "between steps 11 and 12", 10), ("SGD", "10 and 11", 10)]
+)
+def test_what_a_script_makes_by_hand_behind_a_backward_is_told_of_that_step(by_hand, optimizer, between, last):
+    """Its weights are new tensors in each step, and are seen bad when the next backward begins."""
+    site = Site(op="aten.div.Tensor", file="train.py", line=3, function="project")
+    look = Looked("found", "replay", 11, phase="data", source="op", site=site, inputs=(by_hand.fact(zeros=3),),
+                  outputs=(by_hand.fact(nan=3),))  # fmt: skip
+    harm = by_hand.state(11, "w", since=10, optimizer=optimizer)
+    verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, Finished(12, 0, 10), world=1), world=1)).verdict
+    assert verdict.summary.endswith(f"in project(), {between}" if optimizer is None else f"between steps {between}")
+    assert verdict.last_finite_step == last
