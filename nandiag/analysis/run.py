@@ -14,6 +14,7 @@ MAX_HISTORY_RANKS = 8
 MAX_HISTORY_STEPS = 1_000
 MAX_NOTES = 100
 VERSIONS = ("nandiag", "torch", "python", "nccl", "cuda", "driver")
+_OF_BAD_STATE = "the optimizer's state was bad before this update"
 _REFUSED = "could not be run again"
 _ANOTHER = ": another rank could not run the step again"
 _STATES = ("stopped", "signalled", "failed", "running", "succeeded")
@@ -142,6 +143,9 @@ def _own_notes(log: RankLog) -> Iterable[str]:
             yield f"the probe {event.probe} was switched off{at}: {event.reason}"
         elif isinstance(event, Looked) and event.outcome in {"failed", "refused"} and event.step not in found:
             why = event.reason or "no reason was given"
+            if why == _OF_BAD_STATE:
+                yield f"the update of step {_step_of(event, log)} was not made again: its state was bad before it."
+                continue
             done = _REFUSED if event.method != "watch" else "was watched, but its origin was not seen"
             yield f"step {_step_of(event, log)} {done}: {why}"
     if log.attached is not None and not armed and broken:

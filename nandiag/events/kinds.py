@@ -110,6 +110,7 @@ class Harm:
     it is finite, and ended on the answer before it made anything of it; no harm where its process ends with code 0.
     ``replays``: so often CUDA graphs were replayed behind the newest update that was seen; ``bad_between`` are the last
     of these behind which the weights were seen finite (0: none) and the first behind which they were not.
+    ``loaded_at`` is the script's line that loaded the optimizer's state, where that was bad when it was looked at next.
     """
 
     what: str
@@ -135,6 +136,7 @@ class Harm:
     replays: int = 0
     bad_between: tuple[int, ...] = ()
     searches: bool | None = None
+    loaded_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

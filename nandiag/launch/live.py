@@ -219,7 +219,9 @@ _MANY = {"loss": "losses", "output": "outputs", "gradient": "gradients", "parame
 def _of_harm(rank: int, harm: Harm) -> str:
     name = harm.tensors[0].name if harm.tensors else None
     what = harm.what.replace("_", " ")
-    some = f" ({harm.bad} of {harm.total} {_MANY.get(harm.what, 'tensors')})" if harm.total > 1 else ""
+    # Of state there are several tensors to each of the parameters, which alone are counted.
+    of = "" if harm.what == "optimizer_state" else f" of {harm.total}"
+    some = f" ({harm.bad}{of} {_MANY.get(harm.what, 'tensors')})" if harm.total > 1 and (of or harm.bad > 1) else ""
     join = " of " if harm.what in ("gradient", "optimizer_state") else " "
     of = f"{join}{name}" if name and name != harm.what else ""
     kind = bad_kind(harm.tensors) or "not finite"

@@ -9,6 +9,7 @@ from math import prod
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, Cause, Facts
 from nandiag.analysis.causes.log_of_zero import LOGS
 from nandiag.analysis.causes.mends import numpys, unwritten
+from nandiag.analysis.causes.mends.digits import loaded
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -336,11 +337,13 @@ def _written_later(facts: Facts) -> Cause:
         seen = f"It was bad when step {step} first used it, and no update that was watched made it so."
     else:
         seen = _OUTSIDE.format(step)
+    half = loaded.of_half(facts)
     return Cause(
         slug="init_nonfinite",
-        evidence=(seen,),
+        evidence=(loaded.seen(facts) or seen, *half),
         suggestions=(
             _given(facts)
+            or loaded.look(facts, half=bool(half))
             or Suggestion(
                 f"Check what writes it between steps {step - 1} and {step}: load_state_dict, a copy in half precision, "
                 "an average of weights, an initialiser.",

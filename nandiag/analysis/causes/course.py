@@ -23,6 +23,7 @@ _ABOUT, _HELD, _FEW = 0.9, 20, 20
 # A warm-up rises by less from update to update, but for its first ones, which are short.
 _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
 _LARGEST = 1e39
+_NO_SQUARE = "beyond 1.8e19 (float32 does not hold its square)"
 # So many times its first values a loss comes to that rose, a step at a time, all along: it was not calm.
 _RISEN = 20.0
 # A loss that each of so many updates multiplies so, and by more each time, is led away by these.
@@ -195,7 +196,9 @@ class Course:
             )
             if low is not None and high is not None and abs(high) > abs(low)
         ]
-        parts = [f"the {name} grew from {words.number(low)} to {shown(high)}" for name, low, high, _ in found]
+        # A loss of float64 is what it is; of a norm the square is what overflows first.
+        told = {"gradient norm": shown, "loss": words.number}
+        parts = [f"the {name} grew from {words.number(low)} to {told[name](high)}" for name, low, high, _ in found]
         last = max((step for *_, step in found), default=self.rows[-1].step)
         text = " and ".join(parts).replace("and the loss grew", "and the loss")
         name = self.own.name or "" if self.own is not None else ""
@@ -300,8 +303,8 @@ def _newest(rows: Sequence[Row], name: str) -> tuple[int, float | None]:
 
 
 def shown(value: float | None) -> str:
-    """Return a number of a course in words; 1e39 stands for what float32 cannot hold."""
-    return words.number(value) if value is None or value < _LARGEST else "more than float32 holds"
+    """Return a norm of a course in words; 1e39 stands for one of which float32 cannot hold the square."""
+    return words.number(value) if value is None or value < _LARGEST else _NO_SQUARE
 
 
 def _norm(value: float | None) -> float | None:

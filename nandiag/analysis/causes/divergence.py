@@ -64,8 +64,9 @@ EXPLAIN = (
         looks=(
             "error[gradient_explosion]: +Inf born on rank 0 at step 56 in the update of 0.weight and 3 more",
             (
-                "From step 34 to step 56 the gradient norm grew from 8.97 to more than float32 holds and the loss "
-                "from -15.66 to -4.25e28 (optimizer 1 of 2, in the order of their first steps)."
+                "From step 34 to step 56 the gradient norm grew from 8.97 to beyond 1.8e19 (float32 does not "
+                "hold its square) and the loss from -15.66 to -4.25e28 (optimizer 1 of 2, in the order of their "
+                "first steps)."
             ),
             "The learning rate did not rise; it was 0.05.",
         ),

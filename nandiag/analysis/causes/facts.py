@@ -250,6 +250,8 @@ class Facts:
 
         ``own`` is the optimizer whose gradients grew, of several.
         """
+        if self.extra.get("gradients_asked") is True:
+            return None  # what autograd.grad returned lies in no .grad
         # Of several optimizers it need not be the one with the harm whose gradients grew.
         several = self.history is not None and len(set(self.history.optimizer)) > 1
         names = self.harm.names if self.harm is not None and not several else {}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends.scales import rates
+from nandiag.analysis.causes.mends.scales import own_rates, rates
 from nandiag.analysis.causes.mends.script import fitting
 from nandiag.analysis.causes.optimizer_setting import bad_setting
 from nandiag.analysis.causes.unknown import LIVE
@@ -52,7 +52,7 @@ def explain(facts: Facts) -> Cause | None:
     """Name a learning rate that was NaN, infinite or negative at or before the step of the origin."""
     found = None if facts.history is None else _first_bad(facts.history, facts.origin.step)
     if found is None:
-        return _by_number(facts)
+        return _by_number(facts) or own_rates.explain(facts)
     step, value = found
     text = f"the learning rate was {words.number(value)} at step {step}"
     # Where a line made the number it has a mend of its own, but beyond a schedule's end that only stops the learning.

@@ -16,7 +16,7 @@ from nandiag.analysis.ways.spread import BUFFERS
 from nandiag.events import Finished, Harm, Looked, ProbeDark, Raised, Stopping, Warned, words
 from nandiag.store.reader import RankLog
 
-_RAN_AWAY = frozenset({"lr_divergence", "gradient_explosion", "optimizer_setting"})
+_RAN_AWAY = frozenset({"lr_invalid", "lr_divergence", "gradient_explosion", "optimizer_setting"})
 _SPIKES = frozenset({"loss_spike", "grad_norm_spike"})
 # Weights of a network that learns are not so large.
 _NO_WEIGHT = 1e15
@@ -128,6 +128,10 @@ def _lost(states: dict[int, RankState]) -> tuple[Suggestion, ...]:
 def held_bad(claim: Claim | None) -> tuple[Finding, ...]:
     """Return that the origin, a weight or a buffer, was bad before the first step: what the run saved of it is too."""
     look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
+    harm = claim.harm.event if claim is not None and claim.harm is not None else None
+    if claim is not None and claim.basis == "state" and harm is not None and harm.loaded_at is not None:
+        text = f"Not from what {harm.loaded_at} loaded: the optimizer's state was bad behind that."
+        return (Finding("held_bad", "info", text, claim.ranks, harm.step),)
     name = None if look is None else look.facts.get("weight")
     # A last write may be one between two later steps.
     if claim is None or look is None or not look.step or look.facts.get("birth") == "last" or not isinstance(name, str):
@@ -220,9 +224,22 @@ def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
     own = look is not None and look.phase == "data" and look.source == "op"
     between = own and look is not None and "dataset" not in look.facts
     by_hand = claim is not None and claim.harm is not None and claim.harm.event.optimizer is None
+    if claim is not None and look is not None and made_behind(claim, look):
+        return (claim.step - 1,)
     # What an update by hand made is bad in what is saved behind that step already.
     wrote = look is not None and look.phase == "optimizer" and look.facts.get("made_at_step") == look.step - 1
     return (claim.step - 2,) if claim is not None and ((between and by_hand) or wrote) else ()
+
+
+def made_behind(claim: Claim, look: Looked) -> bool:
+    """Whether the script's own code made it behind the backward of the step, which was finite: no optimizer steps.
+
+    Ahead of that step's model it would have spoilt the loss of that step already.
+    """
+    harm = claim.harm.event if claim.harm is not None else None
+    by_hand = harm is not None and harm.optimizer is None and (harm.what, harm.phase) == ("parameter", "optimizer")
+    own = (look.phase, look.source) == ("data", "op") and not look.facts.keys() & {"began_bad", "dataset"}
+    return own and by_hand and harm is not None and harm.step == look.step
 
 
 def resume_at(report: Report) -> tuple[int, bool] | None:
@@ -239,7 +256,19 @@ def resume_at(report: Report) -> tuple[int, bool] | None:
         began = [step for step in (*_spikes_near(report, last), *_onset(report)) if 0 < step <= last]
         if began:
             return min(began), True
-    return last + 1, False
+    return max(last + 1, _made_state(report) or 0), False
+
+
+def _made_state(report: Report) -> int | None:
+    """Return the step whose update, made again on finite state, made the state bad, where that alone is bad.
+
+    State is looked at in turns: it may have been seen finite long before.
+    """
+    origin = report.verdict.origin
+    if origin is None or origin.phase != "optimizer" or origin.op is None or not _only_state(report):
+        return None
+    made = any(one.bad for one in origin.outputs) and not any(one.bad for one in origin.inputs)
+    return origin.step if made and "init" not in {one.phase for one in report.verdict.spread} else None
 
 
 def _spikes_near(report: Report, last: int) -> list[int]:
@@ -277,7 +306,9 @@ def resume_words(report: Report, step: int) -> str:
         away = f"the {held} were finite until step {step}, and ran away from the first updates on"
         return f"from what this run began with: {away}"
     if _only_state(report):
-        return f"{from_where}; the optimizer's state was last seen finite then, and no weight was seen bad"
+        last = report.verdict.last_finite_step
+        when = "then" if last is None or last + 1 == step else f"after step {last}"
+        return f"{from_where}; the optimizer's state was last seen finite {when}, and no weight was seen bad"
     return f"{from_where}; the {held} were finite until then"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STATE, name_of_own
-from nandiag.analysis.verdict.steady import handed_at, loaded_behind
+from nandiag.analysis.verdict.steady import handed_at, loaded_behind, made_behind
 from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import Looked, TensorFact, words
@@ -132,6 +132,8 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, claim: Claim,
         at, used = replace(origin, step=before), f"used at step {origin.step}"
         return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
     place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
+    if look is not None and made_behind(claim, look) and origin.module is None:
+        place = f"{_whose(origin)} between steps {origin.step} and {origin.step + 1}"
     if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
         # No loss is known to be made on this rank: between forward and backward it hands something on.
         place = f"{_whose(origin)} in {_given(look, claim)}"

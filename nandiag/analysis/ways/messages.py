@@ -68,7 +68,19 @@ _MESSAGES = frozenset({"send", "recv"})
 
 
 def _once(found: Iterable[Seen[Looked]]) -> list[Seen[Looked]]:
-    return list({(one.attempt, one.rank, one.event.step): one for one in found}.values())
+    """Return one look for each rank and step, which tells all that were sent what the rank then sent by itself."""
+    groups: dict[tuple[int, int, int], list[Seen[Looked]]] = {}
+    for one in found:
+        groups.setdefault((one.attempt, one.rank, one.event.step), []).append(one)
+    return [_to_all(many) for many in groups.values()]
+
+
+def _to_all(many: list[Seen[Looked]]) -> Seen[Looked]:
+    last = many[-1]
+    receivers = sorted({to for one in many if (to := _receiver(one.event)) is not None})
+    if not receivers[1:]:
+        return last
+    return replace(last, event=replace(last.event, facts={**last.event.facts, "handed_to": receivers}))
 
 
 def _behind(
@@ -136,10 +148,16 @@ def given_of(look: Looked, alike: Iterable[Looked] = ()) -> str:
     way = handed[0] if isinstance(handed, list) and len(handed) == 2 else None
     others = [one for one in alike if one is not look]
     whose = "they" if others else "it"
-    receivers = {to for one in (look, *others) if (to := _receiver(one)) is not None}
+    receivers = {to for one in (look, *others) for to in _receivers(one)}
     if way == "send" and receivers:
         return f"what {whose} sent to {words.ranks(receivers)}"
     return f"what {whose} gave to other ranks" + (f" ({way})" if isinstance(way, str) else "")
+
+
+def _receivers(look: Looked) -> list[int]:
+    known = look.facts.get("handed_to")
+    own = _receiver(look)
+    return [to for to in known if isinstance(to, int)] if isinstance(known, list) else [] if own is None else [own]
 
 
 def _receiver(look: Looked) -> int | None:

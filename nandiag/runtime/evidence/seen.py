@@ -17,7 +17,7 @@ from nandiag.runtime.evidence.around.whose import name_of, name_of_number, numbe
 from nandiag.runtime.evidence.data.looped import of_given
 from nandiag.runtime.evidence.data.masked import masked_at
 from nandiag.runtime.evidence.data.overwrote import by_itself, within_step
-from nandiag.runtime.evidence.data.poured import made_by, poured
+from nandiag.runtime.evidence.data.poured import laid_over, made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.samples.rows import samples_of, short_batch
 from nandiag.runtime.evidence.data.taken import taken_in
@@ -118,7 +118,7 @@ class Evidence:
         """Return the event for an origin."""
         if finding.source == "received":
             return self._received(case, finding)
-        finding = raised(self.ends(case), finding, self.births, case.step)
+        finding = laid_over(raised(self.ends(case), finding, self.births, case.step), self._copied)
         if finding.source == "outside":
             return self._brought(case, finding)
         return self._made(case, finding, {"chain": finding.chain})

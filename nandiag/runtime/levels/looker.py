@@ -243,9 +243,7 @@ class Looker:
         missed, self._missed, self._since = self._missed, None, step
         self.live.start()
         self.live.step_ends(step)
-        RECORDER.emit(
-            Note(f"From step {step} on every op was watched: running step {missed} again had not shown the origin.")
-        )
+        RECORDER.emit(Note(f"From step {step} on every op was watched: step {missed} had not shown the origin."))
 
     def _give_up(self, step: int) -> None:
         self._since = None

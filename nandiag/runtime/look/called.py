@@ -5,6 +5,7 @@ Looked up when there is harm, and only then.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
@@ -30,6 +31,12 @@ def called(optimizer: torch.optim.Optimizer | None, leaves: Iterable[Tensor] = (
         if names:
             return names
     return {}
+
+
+def line_at_work() -> str | None:
+    """Return the script's own line that called this, ``ckpt.py:22``, where there is one."""
+    frame = next(_user_frames(sys._getframe(1)), None)
+    return None if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def holder(tensor: Tensor) -> str | None:

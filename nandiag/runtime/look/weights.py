@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from nandiag.runtime.look.called import line_at_work
 from nandiag.runtime.look.finite import is_bad, is_blank, local, norms, zeros_in
 from nandiag.runtime.look.frozen import Frozen
 from nandiag.runtime.memory.known.masks import Masks, has_mask_of, is_added, may_be
@@ -101,7 +102,7 @@ class Weights:
         self._begun = WeakIdKeyDictionary()
         self.newest: Callable[[], Optimizer | None] = _none
         self.on_begun: Callable[[Optimizer], object] = _none_of
-        self._filled: MutableMapping[Optimizer, None] = WeakIdKeyDictionary()
+        self.filled_at: MutableMapping[Optimizer, str | None] = WeakIdKeyDictionary()
         self._began: MutableMapping[Optimizer, Began] = WeakIdKeyDictionary()
         self._frozen = Frozen()
         self.masks = Masks()
@@ -159,11 +160,11 @@ class Weights:
         self.loads += 1
         self._begun.pop(optimizer, None)
         self.newest = _none
-        self._filled[optimizer] = None
+        self.filled_at[optimizer] = line_at_work()
 
     def filled(self, optimizer: Optimizer) -> bool:
         """Whether its state came from elsewhere: then even its first update here found some."""
-        return optimizer in self._filled
+        return optimizer in self.filled_at
 
     def began(self, optimizer: Optimizer, made: int) -> Began | None:
         """Return what its newest update found, of the ``made`` here; None where it was not the first, nor loaded."""

@@ -60,7 +60,8 @@ class Judge:
         self.weights.excuse(list(compress(bad, map(not_, masked))))
         if self.on_bad_start is not None:
             self.on_bad_start(bad, self.clock.step)
-        make = self._harm(optimizer, "init", since=None, untouched=untouched(bad))
+        at = self.weights.filled_at.get(optimizer)
+        make = self._harm(optimizer, "init", since=None, untouched=untouched(bad), loaded_at=at)
         for harm in describe(bad, len(parameters(optimizer)), make):
             harmless = harm.what != "parameter" or all(not one.nan and not one.posinf for one in harm.tensors)
             border.add(harm, Level.SEEN if harmless else Level.LOST)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
 from nandiag.analysis.report import Origin
 from nandiag.events import Around, Harm, Looked, Meaning, Site
@@ -186,3 +187,28 @@ def test_what_a_class_means_its_weight_to_be_is_what_its_reset_is_to_fill_it_wit
     (mend, *_) = explain(facts)[0].suggestions
     assert mend.code == f"def reset_parameters(self):\n    {fill}"
     assert mend.text == "Initialise every element behind to_empty: give Scale a reset_parameters, and call it there."
+
+
+def loaded_state(by_hand, **kind):
+    state = by_hand.fact("exp_avg of w", **kind)
+    harm = Harm("optimizer_state", 20, "init", (state,), 8, 4, optimizer="Adam", loaded_at="ckpt.py:22")
+    refused = Looked("refused", "replay", 20, reason="the optimizer's state was bad before this update")
+    return analyse(by_hand.run(by_hand.rank(0, harm, refused, by_hand.state(20, "w", since=19), world=1), world=1))
+
+
+def test_state_that_was_loaded_bad_is_told_by_the_line_that_loaded_it(by_hand):
+    report = loaded_state(by_hand, nan=4)
+    evidence = report.verdict.evidence
+    assert "The optimizer's state was loaded at ckpt.py:22, and was bad when step 20 began." in evidence
+    assert not any("outside of a step" in one or "an update before this one" in one for one in evidence)
+    assert not any("half precision" in one for one in evidence)
+    assert report.verdict.suggestions[0].text.startswith("Look at what ckpt.py:22 loads")
+    assert any(one.slug == "held_bad" and "ckpt.py:22" in one.text for one in report.findings)
+    assert not any("could not be run again" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("most", "told"), [(65152.0, True), (4096.0, False), (1e20, False)])
+def test_what_ends_where_float16_does_went_through_it(by_hand, most, told):
+    report = loaded_state(by_hand, posinf=4, min=-most, max=most, absmax=most)
+    assert any("float16 ends at 65504" in one for one in report.verdict.evidence) is told
+    assert ("bfloat16" in report.verdict.suggestions[0].text) is told

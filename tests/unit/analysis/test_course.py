@@ -7,7 +7,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, divergence, explain
-from nandiag.analysis.causes.course import courses
+from nandiag.analysis.causes.course import Course, Row, courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
 from nandiag.analysis.causes.mends.scales import rates
 from nandiag.analysis.report import Origin
@@ -445,3 +445,10 @@ def test_weights_that_a_loop_updates_by_hand_have_no_layer_to_initialise(by_hand
     assert explain(asked)[0].suggestions[0].code == "torch.nn.init.kaiming_normal_(layer.weight)"
     own = replace(asked, harm=replace(asked.harm, optimizer=None))
     assert explain(own)[0].suggestions[0].code is None
+
+
+def test_a_norm_of_which_the_square_overflows_is_told_as_such_and_not_as_infinite():
+    rows = (Row(0, 1.0, 1.0, None), Row(1, 1.0, 1.0, None), Row(2, 1e26, 1e39, None))
+    grown = Course(rows, 2, 1.0, 1.0).grown()
+    assert "more than float32 holds" not in grown
+    assert "the gradient norm grew from 1 to beyond 1.8e19 (float32 does not hold its square)" in grown

@@ -133,8 +133,8 @@ def test_what_was_bad_from_birth_is_not_called_finite_before(by_hand):
     assert not any("was finite" in text for text in verdict.evidence)
 
 
-def with_bad_state(by_hand, *tensors, more=(), optimizer="Adam"):
-    bad = Harm("optimizer_state", 12, "optimizer", tensors, 2, 2, optimizer=optimizer)
+def with_bad_state(by_hand, *tensors, more=(), optimizer="Adam", since=11):
+    bad = Harm("optimizer_state", 12, "optimizer", tensors, 2, 2, optimizer=optimizer, since=since)
     return analyse(
         by_hand.run(
             by_hand.rank(0, by_hand.loss(12, value=math.inf), bad, *more, Finished(20, 0, 19), world=1),
@@ -151,7 +151,7 @@ def test_weights_that_an_infinite_second_moment_holds_still_are_told(by_hand):
     report = with_bad_state(by_hand, infinite(by_hand, "exp_avg_sq"), infinite(by_hand, "exp_avg_sq"))
     (told,) = [one for one in report.findings if one.slug == "weights_stand_still"]
     assert (told.severity, told.step) == ("warning", 12)
-    assert "from step 13 on its updates of these weights are 0" in told.text
+    assert "its updates of these weights are 0 from step 12 on, and they never move again" in told.text
     assert report.verdict.last_finite_step == 11
     assert all(one.slug != "went_on" for one in report.findings)
 
@@ -293,3 +293,41 @@ def test_weights_that_a_step_s_own_forward_wrote_bad_were_good_before_it(by_hand
     assert report.verdict.last_finite_step == 14
     told = "The forward wrote it into weights, which stay so: norm.log_scale (now with NaN)."
     assert told in report.verdict.evidence
+
+
+def test_of_state_that_is_looked_at_in_turns_an_update_before_may_have_stopped_the_weights(by_hand):
+    report = with_bad_state(by_hand, infinite(by_hand, "exp_avg_sq"), since=4)
+    (told,) = [one for one in report.findings if one.slug == "weights_stand_still"]
+    assert "are 0 from step 12 on, if not before, and they" in told.text
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_state_that_one_update_made_bad_is_not_gone_back_behind_further(by_hand, seen):
+    tensors = (infinite(by_hand, "exp_avg_sq"),)
+    bad = Harm("optimizer_state", 12, "optimizer", tensors, 2, 2, optimizer="Adam", since=4)
+    site = Site(op="aten.addcmul_.default", file="train.py", line=3)
+    look = Looked("found", "replay", 12, phase="optimizer", source="op", site=site, outputs=tensors,
+                  inputs=(by_hand.fact(guessed=True),), facts={"reconstructed": True})  # fmt: skip
+    events = (bad, *((look,) if seen else ()), Finished(20, 0, 4))
+    report = analyse(by_hand.run(by_hand.rank(0, *events, world=1), world=1, ends=(by_hand.ended(0, 0),)))
+    step, away = resume_at(report)
+    assert (step, away) == (12 if seen else 5, False)
+    when = "after step 4" if seen else "then"
+    assert f"saved before step {step}; the optimizer's state was last seen finite {when}" in resume_words(report, step)
+    assert report.verdict.last_finite_step == 4
+    (told,) = [one.text for one in report.findings if one.slug == "weights_stand_still"]
+    assert ("if not before" in told) is not seen
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "between", "last"), [(None, "between steps 11 and 12", 10), ("SGD", "10 and 11", 10)]
+)
+def test_what_a_script_makes_by_hand_behind_a_backward_is_told_of_that_step(by_hand, optimizer, between, last):
+    """Its weights are new tensors in each step, and are seen bad when the next backward begins."""
+    site = Site(op="aten.div.Tensor", file="train.py", line=3, function="project")
+    look = Looked("found", "replay", 11, phase="data", source="op", site=site, inputs=(by_hand.fact(zeros=3),),
+                  outputs=(by_hand.fact(nan=3),))  # fmt: skip
+    harm = by_hand.state(11, "w", since=10, optimizer=optimizer)
+    verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, Finished(12, 0, 10), world=1), world=1)).verdict
+    assert verdict.summary.endswith(f"in project(), {between}" if optimizer is None else f"between steps {between}")
+    assert verdict.last_finite_step == last

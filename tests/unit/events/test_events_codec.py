@@ -66,6 +66,7 @@ EVERY = [
         own_step=2,
         left_on=True,
         searches=False,
+        loaded_at="ckpt.py:22",
     ),
     Looked("found", "replay", 3, 0, "forward", "op", SITE, (FACT,), (FACT,), {"a": [1, {"b": None}]}, "why", 0.5),
     Sent("send", (0, 1), 7, "0#0/0", Looked("found", "message", 3, 0, "collective", "outside", SITE, (FACT,)), SITE),

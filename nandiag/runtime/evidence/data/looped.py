@@ -11,7 +11,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.guard import sparing
 from nandiag.runtime.look.finite import fact, is_bad
-from nandiag.runtime.tape.entry import ROOT, Entry
+from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Made
 
@@ -26,8 +26,14 @@ _SAME = frozenset({
 
 @sparing
 def of_given(entries: list[Entry], outputs: dict[int, list[Tensor]]) -> dict[str, object]:
-    """Return what is to be told of what models were given in the step."""
-    return {**looped(entries, outputs), **_size(entries)}
+    """Return what is to be told of what models were given in the step, and how the script got its gradients."""
+    return {**looped(entries, outputs), **_size(entries), **_asked(entries)}
+
+
+def _asked(entries: list[Entry]) -> dict[str, object]:
+    """Return that ``torch.autograd.grad`` alone made the gradients: no ``.grad`` holds them."""
+    asked = any(one.name == "grad" and str(one.function.__module__) == "torch.autograd" for one in entries)
+    return {"gradients_asked": True} if asked and not any(one.kind == BACKWARD for one in entries) else {}
 
 
 def _size(entries: list[Entry]) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -26,6 +27,18 @@ def poured(tracer: Tracer, result: Rerun, write: Entry | None) -> Finding | None
         if type(word) is Made and word.index < len(outputs := result.outputs.get(id(word.entry), []))
     ]
     return made_by(tracer, filter(is_bad, made))
+
+
+def laid_over(found: Finding, copied: Callable[[Tensor], Finding | None]) -> Finding:
+    """Return the op that made the +Inf which ``found`` met, where the step itself wrote that before; else ``found``.
+
+    ``copied`` finds what made a tensor that came into the step from outside. What 0 makes NaN of is the harm of a
+    buffer that is infinite, not its cause; a mask that was laid is none.
+    """
+    taken = [one.tensor for one in found.op.outside if one.fact.posinf] if found.source == "op" else []
+    makers = (one for one in map(copied, taken) if one is not None and not one.op.constant)
+    made = next(makers, None)
+    return found if made is None else replace(made, chain=made.chain + found.chain)
 
 
 def made_by(tracer: Tracer, made: Iterable[Tensor]) -> Finding | None:

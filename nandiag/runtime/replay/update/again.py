@@ -47,6 +47,7 @@ from nandiag.runtime.replay.update.instead import (
     is_lost,
     kept_gradient,
     stand_in,
+    with_guesses,
 )
 from nandiag.runtime.replay.update.tracer import UpdateTracer
 from nandiag.runtime.replay.written import written_by
@@ -84,17 +85,17 @@ def look_again(
         for attempt in attempts(made, counts, zeros=zeros):
             if attempt.theirs == 0.0 and not asks:
                 continue  # nobody was asked for anything
-            before = _as_before(optimizer, made, others, attempt, first=first)
-            with contextlib.closing(counts), before, contextlib.closing(overwritten):
+            begun = _as_before(optimizer, made, others, attempt, first=first)
+            with contextlib.closing(counts), begun as stood, contextlib.closing(overwritten):
                 counts.begin(back=attempt.back)
-                found = _made_bad(optimizer, made, lost, UpdateTracer(attempt.theirs, spot, overwritten))
+                found = _made_bad(optimizer, made, lost, UpdateTracer(attempt.theirs, spot, overwritten, stood))
                 counts.end()
             asks |= found.asks
             if found.given:
                 return _given(step, spot, list(named))
             if found.op is not None:
                 looked = _found(found.op, step, list(named), _stood_in(attempt, found))
-                looked = looked if attempt.size == 0 else _with_guesses(looked, found.guessed)
+                looked = with_guesses(looked, None if attempt.size == 0 else found.guessed, into=found.into_stood)
                 looked = _with_schedule(_with_settings(looked, optimizer, bad), optimizer)
                 return _with_state(looked, bad, first)
     except Refused as refusal:
@@ -128,6 +129,7 @@ class _Made(NamedTuple):
     given: bool
     asks: bool = False
     guessed: list[bool] | None = None
+    into_stood: bool = False  # it writes into what stood in for bad state
 
 
 def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Tensor], tracer: UpdateTracer) -> _Made:
@@ -141,7 +143,10 @@ def _made_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor], lost: list[Te
     read = None if found is None or not found.op.born else tracer.read_before(found.op)
     found = found if read is None else origin([read])
     op = found.op if found is not None and found.source == "op" else None
-    return _Made(op, given=False, asks=tracer.asks, guessed=None if op is None else tracer.of_made_up(op))
+    if op is None:
+        return _Made(None, given=False, asks=tracer.asks)
+    guessed, into = tracer.of_made_up(op), op.index in tracer.into_stood
+    return _Made(op, given=False, asks=tracer.asks, guessed=guessed, into_stood=into)
 
 
 def _step(optimizer: torch.optim.Optimizer, tracer: UpdateTracer) -> list[Tensor]:
@@ -191,11 +196,12 @@ def left_bad(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> list[Tensor
 def _as_before(
     optimizer: torch.optim.Optimizer, bad: list[Tensor], others: list[Tensor] | None, attempt: Attempt, *,
     first: Began | None,
-) -> Iterator[None]:  # fmt: skip
-    """Stand in for what the update of the ``bad`` started from, and put all back afterwards.
+) -> Iterator[list[Tensor]]:  # fmt: skip
+    """Stand in for what the update of the ``bad`` started from, and put all back afterwards; yields what stands in.
 
     The ``others`` are updated too, from where they are; None: they are left out.
     """
+    stood: list[Tensor] = []
     groups = optimizer.param_groups
     started = list(_started(optimizer, [*bad, *(others or ())]))
     demand(started)
@@ -213,7 +219,7 @@ def _as_before(
     try:
         with torch.no_grad():
             for one in bad:
-                _reset_state(optimizer, one, first)
+                stood += _reset_state(optimizer, one, first)
                 stand_in(one, 0.0 if first is not None and id(one) in first.blank else attempt.size)
             if attempt.blank:
                 blank_gradients(bad)
@@ -221,7 +227,7 @@ def _as_before(
             optimizer.param_groups = [
                 {**group, "params": [one for one in group["params"] if id(one) in wanted]} for group in groups
             ]
-        yield
+        yield stood
     finally:
         undo_all(undo)
 
@@ -246,11 +252,13 @@ def _started(optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Iterator[Te
         yield from (value for value in (one.grad, *held) if isinstance(value, Tensor))
 
 
-def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Began | None) -> None:
+def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Began | None) -> list[Tensor]:
+    """Return what stands in for bad state of which nobody knows what it was."""
+    stood: list[Tensor] = []
     had = None if first is None else first.state.get(id(parameter), {})
     if had is not None and not had:
         optimizer.state.pop(parameter, None)
-        return
+        return stood
     state = optimizer.state.get(parameter)
     if isinstance(state, dict):
         for key in [] if had is None else [key for key in state if key not in had]:
@@ -260,8 +268,10 @@ def _reset_state(optimizer: torch.optim.Optimizer, parameter: Tensor, first: Beg
                 state[key] = finite = value.clone()
                 data = held_of(finite)
                 data[~torch.isfinite(data)] = 0
+                stood += [finite] if had is None else []
             elif isinstance(value, Tensor) and had is not None and had[key]:
                 state[key] = _with_zeros(value, had[key], parameter)
+    return stood
 
 
 def _with_zeros(value: Tensor, count: int, parameter: Tensor) -> Tensor:
@@ -326,21 +336,6 @@ def _found(op: Op, step: int, names: list[str], stood_in: dict[str, object]) -> 
         site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op), facts=facts,
     )  # fmt: skip
     return by_number(looked, numbers)
-
-
-def _with_guesses(looked: Looked, guessed: list[bool] | None) -> Looked:
-    """Say which of what the op was given is ``guessed``, and of what came out whether an infinity hangs on that.
-
-    A number over 0 is infinite where the weight itself, had it been 0, had made NaN of it.
-    """
-    if guessed is None:
-        return looked
-    inputs, outputs = looked.inputs, looked.outputs
-    if len(guessed) == len(inputs):
-        inputs = tuple(replace(one, guessed=made_up) for one, made_up in zip(inputs, guessed, strict=True))
-    if not any(one.nan for one in outputs):
-        outputs = tuple(replace(one, guessed=True) for one in outputs)
-    return replace(looked, inputs=inputs, outputs=outputs)
 
 
 def _with_settings(looked: Looked, optimizer: torch.optim.Optimizer, bad: list[Tensor]) -> Looked:

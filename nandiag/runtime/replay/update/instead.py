@@ -103,6 +103,31 @@ def stand_in(parameter: Tensor, size: float | None = None) -> None:
     data.copy_(torch.where(good, data, torch.full_like(data, size)))
 
 
+def with_guesses(looked: Looked, guessed: list[bool] | None, *, into: bool) -> Looked:
+    """Say which of what the op was given is ``guessed``, and of what came out whether an infinity hangs on that.
+
+    A number over 0 is infinite where the weight itself, had it been 0, had made NaN of it. ``into``: it writes into
+    what stood in for bad state.
+    """
+    looked = _first_unknown(looked) if into else looked
+    if guessed is None:
+        return looked
+    inputs, outputs = looked.inputs, looked.outputs
+    if len(guessed) == len(inputs):
+        inputs = tuple(
+            replace(one, guessed=one.guessed or made_up) for one, made_up in zip(inputs, guessed, strict=True)
+        )
+    if not any(one.nan for one in outputs):
+        outputs = tuple(replace(one, guessed=True) for one in outputs)
+    return replace(looked, inputs=inputs, outputs=outputs)
+
+
+def _first_unknown(looked: Looked) -> Looked:
+    """Say that what the op was given first, and writes into, is not known: zeros stood there for it."""
+    first = tuple(one if one.bad else replace(one, guessed=True) for one in looked.inputs[:1])
+    return replace(looked, inputs=(*first, *looked.inputs[1:]))
+
+
 def is_lost(parameter: Tensor) -> bool:
     """Whether nothing finite is left of it: what stands in for it has not even its size."""
     data = held_of(parameter.detach())

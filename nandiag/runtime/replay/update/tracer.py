@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,12 +26,13 @@ class UpdateTracer(Tracer):
     """A tracer that knows of what op the numbers are that the update reads to Python and hands to an op again.
 
     ``made_up`` is the memory of what stands in for weights of which nothing is left, and of all that was made of it;
+    ``into_stood`` are the ops, by index, that write into what ``stood`` in for bad state, in place;
     ``asks``: the update asks the other ranks, which are not there: ``theirs`` stands for each of their numbers.
     """
 
     too_long = f"to make the update again takes too long: more than {_LONGEST:.0f} s"
 
-    def __init__(self, theirs: float, spot: Spot, overwritten: Overwritten) -> None:
+    def __init__(self, theirs: float, spot: Spot, overwritten: Overwritten, stood: Sequence[torch.Tensor] = ()) -> None:
         super().__init__({}, joint=False)
         self.spots.base, self.overwritten = spot, overwritten
         self.asks, self._theirs = False, theirs
@@ -38,6 +40,8 @@ class UpdateTracer(Tracer):
         self.made_up: set[int | None] = set()
         self._of_made_up: dict[int, list[bool]] = {}
         self._all_of_made_up = False
+        self._stood = set(map(storage, stood))
+        self.into_stood: set[int] = set()
         self._reads: list[Op] = []
         self._read_at: list[int] = []
 
@@ -51,6 +55,8 @@ class UpdateTracer(Tracer):
         guessed = self._all_of_made_up or (bool(self.made_up) and any(storage(one) in self.made_up for one in given))
         which = self._made_up_of(args, kwargs or {}) if guessed else []
         output = super().__torch_dispatch__(func, types, args, kwargs)
+        if self._stood and _is_in_place(func) and any(storage(one) in self._stood for one in tensors_in(args[:1])):
+            self.into_stood.add(self.ops)
         if guessed:
             self._of_made_up[self.ops] = which
             self._goes_on(func, tensors_in(args[:1]), tensors_in(output))
@@ -92,6 +98,10 @@ class UpdateTracer(Tracer):
             return None
         pairs = zip(reversed(self._reads), reversed(self._read_at), strict=True)
         return next((read for read, at in pairs if at < op.index), None)
+
+
+def _is_in_place(func: Any) -> bool:
+    return str(func._schema.name).endswith("_")
 
 
 def _is_after(func: Any) -> bool:

@@ -46,3 +46,11 @@ def test_another_statement_of_the_line_keeps_nothing_of_it(at, by_hand):
 def test_what_is_not_kept_is_bounded_as_ever(at, by_hand):
     told = measured(at, by_hand, "log", "scale = -torch.log(x.std(0))", "torch.log(x.std(0))")
     assert "clamp_min(1e-12)" in told[0].code
+
+
+def test_the_count_of_what_a_mask_leaves_is_at_least_one(at, by_hand):
+    line, expression = "self.scaling.copy_(self.alpha / self.keep.sum())", "self.alpha / self.keep.sum()"
+    given = by_hand.fact(zeros=1, min=0.0, max=0.0, absmax=0.0, shape=())
+    out = by_hand.fact(posinf=1, shape=())
+    facts = at("reciprocal", (given,), (out,), **{**placed(line, expression), "phase": "data"})
+    assert advice(on(facts))[0].code == "self.scaling.copy_(self.alpha / self.keep.sum().clamp_min(1))"

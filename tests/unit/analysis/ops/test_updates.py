@@ -9,7 +9,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.facts import LIKELY
-from nandiag.events import Around, Compared, Harm, Looked, Meaning, Setting, Site, words
+from nandiag.events import Around, Compared, Harm, Looked, Meaning, Setting, Site, Written, words
 from tests.unit.analysis.mends.told import on as around
 from tests.unit.analysis.mends.told import placed
 from tests.unit.analysis.ops.told import codes, on
@@ -287,3 +287,34 @@ def test_an_eps_of_0_is_said_to_be_0_and_where_it_is_set(at, by_hand, setting, t
     assert (mend.text, mend.code) == (
         f"The optimizer's eps is 0: it divides by 0 for a gradient of zeros. Give it one.{told}", "eps=1e-8",
     )  # fmt: skip
+
+
+def by_own_rate(at, by_hand, size, line="p -= lr * g", expression="lr * g"):
+    """An update by hand that multiplies its gradients by a number of the script's own."""
+    given = (by_hand.fact(shape=(), min=size, max=size, absmax=abs(size)), by_hand.fact(max=4e19, absmax=4e19))
+    facts = at("mul", given, (by_hand.fact(posinf=3),), **{**on(line, expression), "phase": "optimizer"})
+    kinds = (Meaning("lr", "lr + meta * h", "train.py", 18),)
+    around = Around(written=(Written("lr", (7, 18)),), kinds=kinds)
+    return replace(facts, look=replace(facts.look, site=Site(around=around)))
+
+
+def test_a_step_size_of_the_scripts_own_that_ran_away_is_the_cause(at, by_hand):
+    story, _ = explain(by_own_rate(at, by_hand, -5.96e19))
+    assert story.slug == "lr_invalid"
+    assert story.evidence[0].startswith("the step size lr is -5.96e19")
+    mend = story.suggestions[0]
+    assert "lines 7 and 18" in mend.text
+    assert mend.code == "lr = (lr + meta * h).clamp(0.0, 0.1)"
+
+
+@pytest.mark.parametrize("size", [0.1, -0.1, 100.0])
+def test_a_step_size_of_a_usual_kind_is_none(at, by_hand, size):
+    story, _ = explain(by_own_rate(at, by_hand, size))
+    assert story is None or story.slug != "lr_invalid"
+
+
+def test_no_clip_of_gradients_is_offered_that_lie_in_no_grad(at, by_hand):
+    facts = replace(by_own_rate(at, by_hand, 0.1), harm=Harm("parameter", 5, "optimizer", (), 1, 1))
+    assert replace(facts, trained=("w",)).clipped() is not None
+    asked = replace(facts, look=replace(facts.look, facts={"gradients_asked": True}))
+    assert replace(asked, trained=("w",)).clipped() is None

@@ -285,3 +285,12 @@ def test_gradients_that_went_through_the_scripts_exchange_came_by_it_where_the_l
     assert (f"{came}inferred." in told.evidence) is not bad_loss
     assert (("gradient", way) in [(one.what, one.via) for one in told.spread]) is not bad_loss
     assert any("whether that came from another rank is not known" in text for text in told.evidence) is bad_loss
+
+
+def test_one_rank_that_sent_the_same_to_several_is_told_with_all_of_them(by_hand):
+    ways = ("send", (0, 1), 5, "0#0/0"), ("send", (0, 2), 5, "0#0/1")
+    sends = [replace(by_hand.found(0), facts={}, phase="loss", site=replace(by_hand.found(0).site, module=None))] * 2
+    server = by_hand.rank(0, *(Sent(*way, look) for way, look in zip(ways, sends, strict=True)), world=3)
+    others = [by_hand.rank(to, by_hand.loss(5), received(by_hand, 5, *way), world=3) for to, way in enumerate(ways, 1)]
+    told = analyse(by_hand.run(server, *others, world=3)).verdict
+    assert "in what it sent to ranks 1-2, used" in told.summary or told.summary.endswith("in what it sent to ranks 1-2")

@@ -64,3 +64,38 @@ def test_what_was_computed_to_be_written_there_is_told(work, publishes, inner):
     looked = worker.looked[0]
     assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD), looked
     assert (looked.site.op, looked.site.function) == ("aten.div.Tensor", publishes.__name__), looked
+
+
+class Pruned(nn.Module):
+    """Rows that count for little are left out, and the others are scaled by how many there are."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.weight, self.base = nn.Parameter(torch.zeros(4, 3)), nn.Linear(3, 4)
+        self.register_buffer("keep", torch.ones(4))
+        self.register_buffer("scale", torch.tensor(2.0) if buffer else None)
+        self.scale = torch.tensor(2.0)
+
+    def forward(self, x):
+        return self.base(x) + (x @ self.weight.t() * self.keep) * self.scale
+
+    @torch.no_grad()
+    def prunes(self):
+        self.keep.copy_((self.weight.norm(dim=1) > 1e9).float())
+        self.scale.copy_(8 / self.keep.sum())
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_an_infinity_that_was_written_before_is_told_and_not_the_0_that_it_meets(work, buffer):
+    worker, net = work(), Pruned(buffer)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(BAD + 1):
+        if step == BAD:
+            net.prunes()
+        loss = net(torch.randn(4, 3)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    looked = worker.looked[0]
+    assert (looked.outcome, looked.source, looked.step) == ("found", "op", BAD), looked
+    assert (looked.site.op, looked.site.function) == ("aten.reciprocal.default", "prunes"), looked

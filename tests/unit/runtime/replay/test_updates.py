@@ -536,3 +536,18 @@ def test_of_an_update_of_many_at_once_the_one_that_broke_is_shown(work):
     assert looked.site.source.strip().startswith("ratios = ")
     ((numerator, divisor), (ratio,)) = looked.inputs, looked.outputs
     assert (numerator.zeros, divisor.zeros, ratio.posinf) == (0, 1, 1)
+
+
+def test_zeros_that_stood_in_for_bad_state_are_not_shown_as_what_was_there(work):
+    worker, net = work(), nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(6):
+        loss = net(torch.ones(2, 3)).mean() * (1e23 if step == 4 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    worker.sentinel.finish()
+    looked = worker.looked[0]
+    assert (looked.source, looked.site.op) == ("op", "aten.addcmul_.default"), looked
+    assert [one.guessed for one in looked.inputs[:2]] == [True, False]
+    assert not looked.outputs[0].guessed

@@ -135,6 +135,7 @@ def test_optimizer_state_that_is_loaded_bad_in_the_middle(work):
     loop.optimizer.load_state_dict(state)
     loop.run(1)
     assert told(worker)[0] == ("optimizer_state", 2, "init")
+    assert worker.harms[0].loaded_at.startswith("test_sentinel.py:")
 
 
 def test_running_statistics_that_are_bad_at_first_sight_are_no_mask(work):

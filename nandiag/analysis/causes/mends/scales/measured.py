@@ -9,6 +9,7 @@ import ast
 import math
 
 from nandiag.analysis.causes.facts import Facts
+from nandiag.analysis.causes.mends.counts import names
 from nandiag.analysis.causes.mends.script import fitting, parsing, quotients
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact
@@ -29,7 +30,10 @@ def divided(facts: Facts, divisor: TensorFact) -> Suggestion | None:
     """Return the line with a floor of a usual size at what it divides by, where it writes the quotient into a state."""
     found = fitting.parsed(facts.origin)
     infinite = any(fact.posinf or fact.neginf for fact in facts.origin.outputs)
-    return None if found is None or not infinite else _kept(facts, found[0], quotients.divided_by(found[1]), divisor)
+    below = None if found is None or not infinite else quotients.divided_by(found[1])
+    if found is None or below is None or names.masked(facts, ast.unparse(below)) is not None:
+        return None  # what a mask leaves is counted: it is at least one
+    return _kept(facts, found[0], below, divisor)
 
 
 def _kept(facts: Facts, line: str, part: ast.expr | None, given: TensorFact) -> Suggestion | None:
