@@ -36,13 +36,15 @@ class Written:
     """The lines of the expression's file that write ``name``, a variable or an attribute; it has no others.
 
     ``reduced`` are those among them that fill it by a collective whose operation is told. ``counts``: all that they do
-    is to give it a whole number, and to add whole numbers to it.
+    is to give it a whole number, and to add whole numbers to it. ``scaled`` are those among them that multiply what it
+    was, or divide it.
     """
 
     name: str
     lines: tuple[int, ...]
     reduced: tuple[Reduced, ...] = ()
     counts: bool = False
+    scaled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
