@@ -111,11 +111,11 @@ def _side_scales(node: ast.BinOp, name: str) -> bool:
 
 def scaled(tree: ast.AST, name: str, lines: Collection[int]) -> Iterator[int]:
     """Yield which of the ``lines`` multiply or divide what a number was: ``x *= 0.9`` and ``self.x = self.x * 0.9``."""
-    made = [one for one in nodes_of(tree) if isinstance(one, ast.Assign | ast.AugAssign) and _multiplies(one, name)]
+    made = [one for one in nodes_of(tree) if isinstance(one, ast.Assign | ast.AugAssign) and _rescales(one, name)]
     yield from sorted({one.lineno for one in made} & set(lines))
 
 
-def _multiplies(node: ast.Assign | ast.AugAssign, name: str) -> bool:
+def _rescales(node: ast.Assign | ast.AugAssign, name: str) -> bool:
     if isinstance(node, ast.AugAssign):
         return isinstance(node.op, ast.Mult | ast.Div) and _is_named(node.target, name)
     value = node.value
