@@ -245,3 +245,11 @@ def test_a_loss_that_is_no_power_of_an_error_does_not_blame_the_model(by_hand, l
     found = story(by_hand, Compared(13, (11, 12, 13)), past)
     assert found.slug == "data_outlier"
     assert MAY_BE.format(12) in found.evidence[0]
+
+
+@pytest.mark.parametrize(("behind", "told"), [([9e8, 8e8, 9e8], True), ([5.0, 4.0, 9e8], False), ([], False)])
+def test_where_the_loss_stays_as_large_the_batches_behind_are_to_be_looked_at_too(by_hand, behind, told):
+    steps = [*CALM, 1e9, *behind, float("inf")]
+    (blamed,) = [story(by_hand, Compared(len(steps) - 1, ()), history(steps))]
+    text = blamed.suggestions[0].text
+    assert ("the scale of the data changed there" in text) is told

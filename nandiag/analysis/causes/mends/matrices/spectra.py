@@ -89,7 +89,7 @@ def _binds(node: ast.stmt | None, name: str) -> bool:
 
 
 def _line(statement: Statement, matrix: ast.expr) -> str | None:
-    """Return the statement with the matrix mended; ``None`` where that is more than a name, which would be made twice."""
+    """Return the statement with the matrix mended; ``None`` where that is more than a name."""
     node = parsing.statement(statement.text)
     if not isinstance(matrix, ast.Name | ast.Attribute) or not isinstance(node, ast.Assign):
         return None
