@@ -120,7 +120,7 @@ class Site:
     modules. ``op`` is the aten overload (``aten.exp.default``); ``node`` the autograd node in backward
     (``SqrtBackward0``) and ``forward_op`` the aten op that made it. ``column`` is the half-open range ``(from, to)``
     of the expression, 0-based, in characters of ``source``, the text of the line. ``around`` is what the script's text
-    says about the names in the expression.
+    says about the names in the expression. ``owner`` is the class that ``function`` is a method of.
     """
 
     module: str | None = None
@@ -134,3 +134,4 @@ class Site:
     function: str | None = None
     source: str | None = None
     around: Around | None = None
+    owner: str | None = None

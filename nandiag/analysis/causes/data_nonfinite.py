@@ -227,7 +227,10 @@ def _repair(facts: Facts) -> Suggestion:
 def _given(facts: Facts, sample: str | None) -> Cause:
     seen = facts.extra.get("complete", True) is not False
     what = (
-        "this sample in the dataset, and what the collate_fn makes of it;" if sample else "where this input comes from,"
+        f"{'these samples' if 'bad_samples' in facts.extra else 'this sample'} in the dataset, and what the collate_fn "
+        "makes of it;"
+        if sample
+        else "where this input comes from,"
     )
     then = "" if sample else "and "
     known = facts.extra.get("dataset_index") is not None or "came_in" in facts.extra
@@ -316,9 +319,23 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
         return f"{made or 'It was made when the batch was fetched again, from'} {source}."
     if _all_rows(facts):
         return f"all {facts.extra['bad_rows']} samples of the batch are bad, {source} the first of them."
+    return _several(facts, dataset) or _one(facts, source, known=index is not None)
+
+
+def _one(facts: Facts, source: str, *, known: bool) -> str:
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
-    return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")
+    return f"{position} is bad: " + (f"{source}." if known else f"it came from {source} or its collate_fn.")
+
+
+def _several(facts: Facts, dataset: object) -> str | None:
+    """Name each of a few bad samples of the batch."""
+    found = facts.extra.get("bad_samples")
+    if not isinstance(found, list) or len(found) < 2:
+        return None
+    *places, last = [str(place) for place, _ in found]
+    *items, end = [f"{dataset}[{index}]" for _, index in found]
+    return f"samples {', '.join(places)} and {last} of the batch are bad: {', '.join(items)} and {end}."
 
 
 def _of_all(facts: Facts) -> bool:

@@ -214,7 +214,7 @@ def _values(fact: TensorFact) -> tuple[object, ...]:
 
 def _origin(origin: Origin, look: Looked) -> Origin:
     site = look.site or Site()
-    here = {field.name: getattr(site, field.name) for field in fields(Site) if field.name != "around"}
+    here = {field.name: getattr(site, field.name) for field in fields(Site) if field.name not in {"around", "owner"}}
     kinds = {fact.kind for fact in look.outputs} - {None}
     kind = "inf" if kinds == {"inf"} else "nan"
     placed = replace(origin, **here, kind=kind, phase=look.phase, inputs=look.inputs, outputs=look.outputs)
