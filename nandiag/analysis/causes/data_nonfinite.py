@@ -59,6 +59,8 @@ _BROUGHT = {
     "made_once": "It was {}, as this batch was made of it.",
 }
 _TOGETHER = "It was made as the samples of the batch were put together, of several of them or all."
+_BETWEEN = "That makes an infinity: what came into torch is NaN, and so a line behind this one made NaN of it."
+_DROP_THERE = Suggestion("Or look at what goes into it there, and mend that where it is written.")
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -201,8 +203,11 @@ def _heard(facts: Facts, said: str) -> Cause:
     """Tell what numpy said where bad data, or a number that is no datum, may have been made."""
     if facts.extra.get("number") is not True:
         sample = _sample(facts, in_dataset=False)
-        told = (f"numpy says: {said}", *([] if sample is None else [sample]))
-        return Cause("data_nonfinite", told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
+        bad = [fact for fact in (*facts.origin.outputs, *facts.origin.inputs) if fact.bad]
+        unlike = words.numpy_kind(said) not in {"NaN", None} and bool(bad) and words.by_numpy(facts.extra, bad) is None
+        told = (f"numpy says: {said}", *([_BETWEEN] if unlike else []), *([] if sample is None else [sample]))
+        drop = _DROP if "dataset" in facts.extra else _DROP_THERE
+        return Cause("data_nonfinite", told, (numpys.guard(facts, said), drop), LIKELY, story=True)
     return Cause(_slug(said), (f"numpy says: {said}",), (numpys.guard(facts, said),), LIKELY)
 
 
