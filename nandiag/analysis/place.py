@@ -36,7 +36,7 @@ def origin_of(claim: Claim, logs: tuple[RankLog, ...]) -> Origin:
         global_step=harm.global_step if harm else None,
         micro_step=_micro_step(look, harm),
         phase=_phase(claim, look, harm),
-        **{field.name: getattr(site, field.name) for field in fields(Site) if field.name != "around"},
+        **{field.name: getattr(site, field.name) for field in fields(Site) if field.name not in {"around", "owner"}},
         inputs=inputs,
         outputs=outputs,
         time=_time(claim),

@@ -37,7 +37,8 @@ class Written:
 
     ``reduced`` are those among them that fill it by a collective whose operation is told. ``counts``: all that they do
     is to give it a whole number, and to add whole numbers to it. ``raised`` is the line of the expression's function
-    that adds 1 to it behind the expression, where nothing there does so before.
+    that adds 1 to it behind the expression, where nothing there does so before. ``scaled`` are those among its lines
+    that multiply what it was, or divide it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Written:
     reduced: tuple[Reduced, ...] = ()
     counts: bool = False
     raised: int | None = None
+    scaled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Site:
     modules. ``op`` is the aten overload (``aten.exp.default``); ``node`` the autograd node in backward
     (``SqrtBackward0``) and ``forward_op`` the aten op that made it. ``column`` is the half-open range ``(from, to)``
     of the expression, 0-based, in characters of ``source``, the text of the line. ``around`` is what the script's text
-    says about the names in the expression.
+    says about the names in the expression. ``owner`` is the class that ``function`` is a method of.
     """
 
     module: str | None = None
@@ -134,3 +136,4 @@ class Site:
     function: str | None = None
     source: str | None = None
     around: Around | None = None
+    owner: str | None = None

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from nandiag.analysis.causes import picked, unkept
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import digits
+from nandiag.analysis.causes.mends.matrices import spectra
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 
@@ -47,18 +48,18 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
         story = None
     if story is not None and mechanism is not None and mechanism.alone and story.slug == "gradient_explosion":
         story = None
-    if mechanism is not None:
-        own = mechanism
-        mechanism = _answer(lambda given: digits.instead(given, own), facts, failed=failed) or own
-    if mechanism is not None:
-        own = mechanism
-        mechanism = _answer(lambda given: picked.with_branch(given, own), facts, failed=failed) or own
-    if mechanism is not None:
-        own = mechanism
-        mechanism = _answer(lambda given: unkept.told(given, own), facts, failed=failed) or own
+    for more in (digits.instead, spectra.instead, picked.with_branch, unkept.told):
+        mechanism = _told_by(more, facts, mechanism, failed=failed)
     if mechanism is not None and failed:
         mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))
     return story, mechanism
+
+
+def _told_by(
+    more: Callable[[Facts, Cause], Cause | None], facts: Facts, own: Cause | None, *, failed: list[str]
+) -> Cause | None:
+    """Return the cause with what the script's text tells besides, or in the place of its suggestions."""
+    return own and (_answer(lambda given: more(given, own), facts, failed=failed) or own)
 
 
 def _judged(one: Explain, facts: Facts, *, failed: list[str]) -> Cause | None:

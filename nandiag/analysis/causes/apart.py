@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nandiag.analysis.causes.course import Course
 from nandiag.analysis.causes.facts import Cause, Facts
-from nandiag.analysis.causes.mends.scales import rates
+from nandiag.analysis.causes.mends.steps import rates
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 

@@ -59,6 +59,8 @@ _BROUGHT = {
     "made_once": "It was {}, as this batch was made of it.",
 }
 _TOGETHER = "It was made as the samples of the batch were put together, of several of them or all."
+_BETWEEN = "That makes an infinity: what came into torch is NaN, and so a line behind this one made NaN of it."
+_DROP_THERE = Suggestion("Or look at what goes into it there, and mend that where it is written.")
 _DROP = Suggestion("Or drop or repair, while loading, what breaks it.")
 
 
@@ -201,10 +203,12 @@ def _heard(facts: Facts, said: str) -> Cause:
     """Tell what numpy said where bad data, or a number that is no datum, may have been made."""
     if facts.extra.get("number") is not True:
         sample = _sample(facts, in_dataset=False)
-        told = (f"numpy says: {said}", *([] if sample is None else [sample]))
-        if numpys.is_of_nothing(said):
-            return Cause(_slug(said), told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
-        return Cause("data_nonfinite", told, (numpys.guard(facts, said), _DROP), LIKELY, story=True)
+        bad = [fact for fact in (*facts.origin.outputs, *facts.origin.inputs) if fact.bad]
+        unlike = words.numpy_kind(said) not in {"NaN", None} and bool(bad) and words.by_numpy(facts.extra, bad) is None
+        told = (f"numpy says: {said}", *([_BETWEEN] if unlike else []), *([] if sample is None else [sample]))
+        slug = _slug(said) if numpys.is_of_nothing(said) else "data_nonfinite"
+        drop = _DROP if "dataset" in facts.extra else _DROP_THERE
+        return Cause(slug, told, (numpys.guard(facts, said), drop), LIKELY, story=True)
     return Cause(_slug(said), (f"numpy says: {said}",), (numpys.guard(facts, said),), LIKELY)
 
 
@@ -229,7 +233,10 @@ def _repair(facts: Facts) -> Suggestion:
 def _given(facts: Facts, sample: str | None) -> Cause:
     seen = facts.extra.get("complete", True) is not False
     what = (
-        "this sample in the dataset, and what the collate_fn makes of it;" if sample else "where this input comes from,"
+        f"{'these samples' if 'bad_samples' in facts.extra else 'this sample'} in the dataset, and what the collate_fn "
+        "makes of it;"
+        if sample
+        else "where this input comes from,"
     )
     then = "" if sample else "and "
     known = facts.extra.get("dataset_index") is not None or "came_in" in facts.extra
@@ -318,9 +325,23 @@ def _sample(facts: Facts, *, in_dataset: bool) -> str | None:
         return f"{made or 'It was made when the batch was fetched again, from'} {source}."
     if _all_rows(facts):
         return f"all {facts.extra['bad_rows']} samples of the batch are bad, {source} the first of them."
+    return _several(facts, dataset) or _one(facts, source, known=index is not None)
+
+
+def _one(facts: Facts, source: str, *, known: bool) -> str:
     first = next((fact.first_bad for fact in facts.origin.inputs if fact.bad and fact.first_bad), None)
     position = f"sample {first[0]} of the batch" if first else "a sample of the batch"
-    return f"{position} is bad: " + (f"{source}." if index is not None else f"it came from {source} or its collate_fn.")
+    return f"{position} is bad: " + (f"{source}." if known else f"it came from {source} or its collate_fn.")
+
+
+def _several(facts: Facts, dataset: object) -> str | None:
+    """Name each of a few bad samples of the batch."""
+    found = facts.extra.get("bad_samples")
+    if not isinstance(found, list) or len(found) < 2:
+        return None
+    *places, last = [str(place) for place, _ in found]
+    *items, end = [f"{dataset}[{index}]" for _, index in found]
+    return f"samples {', '.join(places)} and {last} of the batch are bad: {', '.join(items)} and {end}."
 
 
 def _of_all(facts: Facts) -> bool:

@@ -122,10 +122,27 @@ def _by_jump(facts: Facts, course: Course) -> Cause | None:
         known = _of_length(facts, longer)
         return replace(known, evidence=(*known.evidence, f"{_jumped(course)}."))
     if not _was_as_before(facts, step):
-        return _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
+        found = _of(_jumped(course) + ": that points at the batch of this step, not at the updates.", step)
+        return found if not _stayed(course) else replace(found, suggestions=(_and_behind(step), *found.suggestions[1:]))
     if _is_steeper(course) and _is_a_size(course):
         return _of_model(f"{_jumped(course)}, and the gradients grew more than that.", step)
     return _of_targets(facts, f"{_jumped(course)}.", step)
+
+
+def _stayed(course: Course) -> bool:
+    """Whether the loss of the next steps stayed far above what it was: one batch alone need not be it."""
+    onset, behind = course.onset, [row for row in course.rows[course.calm + 1 :] if row.loss is not None]
+    most = max((abs(row.loss) for row in course.rows[: course.calm] if row.loss is not None), default=0.0)
+    far = [row.loss is not None and row.step > onset.step and abs(row.loss) > _FAR * most for row in behind]
+    return bool(far) and all(far)
+
+
+def _and_behind(step: int) -> Suggestion:
+    return Suggestion(
+        f"Look at the batches from step {step} on: where those behind it are as large as that of step {step} (the loss "
+        f"stayed so), the scale of the data changed there (other units, or a set that is not normalised): bring it to "
+        "that of the others while loading. Where it is one alone, drop or clip its far values."
+    )
 
 
 def _is_steeper(course: Course) -> bool:

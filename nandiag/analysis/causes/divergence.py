@@ -12,7 +12,8 @@ from nandiag.analysis.causes import apart, line_search, put_together
 from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
-from nandiag.analysis.causes.mends.scales import own, rates, reach, starts
+from nandiag.analysis.causes.mends.scales import own, starts
+from nandiag.analysis.causes.mends.steps import rates, reach
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from nandiag.analysis.causes import singular_gradient
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, more, share
 from nandiag.analysis.causes.mends import by_hand, densities
@@ -88,6 +89,8 @@ def explain(facts: Facts) -> Cause | None:
     written = own_eps.by_zero(facts)
     if written is not None:
         return written
+    if singular_gradient.tangent_of(facts) is not None:
+        return None
     if not facts.finite_inputs or (facts.node is not None and not facts.node.startswith(NODES)):
         return None
     if (facts.op or "").startswith("_weight_norm"):

@@ -145,8 +145,8 @@ def _of_argument(facts: Facts) -> Cause | None:
     outside = _outside(given, low, high)
     if facts.outputs_nan and outside is not None:
         text = f"the input of {op} goes to {words.number(outside)}, outside its domain; the result is NaN"
-    elif (pole := _pole(op, given)) is not None:
-        text = f"the input of {op} is {words.number(pole)} in places; the result is infinite there"
+    elif poles := _poles(op, given):
+        text = f"the input of {op} is {' and '.join(map(words.number, poles))} in places; the result is infinite there"
     else:
         return None
     of_state = second_moments.explain(facts) is not None  # then a clamp would hide what was loaded wrong
@@ -242,8 +242,17 @@ def _clamped(facts: Facts, op: str, guard: str) -> tuple[Suggestion, bool]:
     guard = guard.replace("1e-12", _OF_SCALES) if _is_divided_by_too(facts, op) else guard
     place = bounding.second if op == "xlogy" else fitting.argument
     fitted = place(facts.origin, op, lambda text: f"{text}.{guard}")
-    text = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
-    return Suggestion(text, fitted or f"torch.{op}(x.{guard})"), False
+    low, high, _ = DOMAINS.get(op, (None, None, ""))
+    given = facts.origin.inputs[0]
+    at_end = bool(_poles(op, given)) and _outside(given, low, high) is None
+    return Suggestion(_AT_END if at_end else _LEAVES, fitted or f"torch.{op}(x.{guard})"), False
+
+
+_LEAVES = "Find out why the value leaves the domain; where rounding alone does it, clamp it."
+_AT_END = (
+    "Nothing leaves the domain, but its ends are reached: let what makes it stay between them (points in the middle of "
+    "their steps, say), or clamp it."
+)
 
 
 def _is_divided_by_too(facts: Facts, op: str) -> bool:
@@ -381,5 +390,5 @@ def _outside(given: TensorFact, low: float | None, high: float | None) -> float 
     return given.max if high is not None and given.max is not None and given.max > high else None
 
 
-def _pole(op: str, given: TensorFact) -> float | None:
-    return next((end for end in POLES.get(op, ()) if end in (given.min, given.max)), None)
+def _poles(op: str, given: TensorFact) -> list[float]:
+    return [end for end in POLES.get(op, ()) if end in (given.min, given.max)]

@@ -151,6 +151,11 @@ class Facts:
         found = self.around.written if self.around is not None else ()
         return next((one.lines for one in found if one.name == name), ())
 
+    def scaled(self, name: str) -> tuple[int, ...]:
+        """Return those of the lines that write ``name`` which multiply or divide what it was."""
+        found = self.around.written if self.around is not None else ()
+        return next((one.scaled for one in found if one.name == name), ())
+
     def alias(self, name: str) -> str:
         """Return the attribute (``self.temp.t``) that ``name`` only is another name for; empty where it is none."""
         text = known.text if (known := self.meaning(name)) is not None else ""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from nandiag.analysis.causes.division_by_zero import is_called
 from nandiag.analysis.causes.facts import LIKELY, Cause, Facts
-from nandiag.analysis.causes.mends.scales import own_rates, rates
 from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.steps import own_rates, rates
 from nandiag.analysis.causes.optimizer_setting import bad_setting
 from nandiag.analysis.causes.unknown import LIVE
 from nandiag.analysis.explained.explanation import Explanation

@@ -7,7 +7,7 @@ import math
 from nandiag.analysis.causes.course import Course, courses
 from nandiag.analysis.causes.divergence import is_elsewhere, until
 from nandiag.analysis.causes.facts import PROVEN, Cause, Facts
-from nandiag.analysis.causes.mends.scales import rates
+from nandiag.analysis.causes.mends.steps import rates
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion

@@ -11,10 +11,10 @@ from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, PROVEN, Cause, 
 from nandiag.analysis.causes.mends import multipliers, overgrown, states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.divisors import spreads
-from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scalings, scans
-from nandiag.analysis.causes.mends.scales import casts, own
+from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences, scans
+from nandiag.analysis.causes.mends.scales import casts, own, shrunk
 from nandiag.analysis.causes.mends.scales import losses as loss_scales
-from nandiag.analysis.causes.mends.script import fitting, quotients, widening
+from nandiag.analysis.causes.mends.script import fitting, widening
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
@@ -72,7 +72,6 @@ _BY_HAND = frozenset({
 })  # fmt: skip
 ARITHMETIC = PRODUCTS | CONVOLUTIONS | _BY_HAND
 LINEAR_MODULES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose2d", "LazyLinear"})
-_NEXT_TO_NOTHING = 1e-9
 _WITHOUT_SCALE = "GradScaler multiplied the loss by {}; run again without that, the step is finite."
 _LOOPED = "What the model was given here the loop itself had made in this step, of what the model gave before: at {}."
 _SMALLER = Suggestion(
@@ -172,8 +171,9 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     if general and facts.looped is not None:
         return Cause("overflow", (text, _LOOPED.format(facts.looped)), (_SMALLER,), strength, leads=True)
     leads = facts.op in overflowing.OPS and overflowing.in_one_step(facts) is not None
+    by = shrunk.told(facts)
     if facts.extra.get("of_weights") is not False or facts.origin.phase not in {"forward", "loss"}:
-        return Cause("overflow", (text,), _advice(facts, dtype), strength, general=general, leads=leads)
+        return Cause("overflow", (text, *by), _advice(facts, dtype), strength, general=general and not by, leads=leads)
     # Behind a form that gives the same numbers and cannot overflow no batch is too large for it.
     advice, data = _advice(facts, dtype), () if leads else _of_data(facts)
     # What a wider dtype holds, or torch's own form of it, is no matter of the data.
@@ -181,7 +181,7 @@ def _cause(facts: Facts, text: str, dtype: str, strength: int) -> Cause:
     mends = (*advice, *data) if wide or _fits_the_line(facts) else (*data, *advice)
     # What another rank was given may come back as a gradient, by a message.
     text_of_data = () if "handed_on" in facts.extra else (_OF_DATA,)
-    return Cause("overflow", (text, *text_of_data), mends, strength, general=general)
+    return Cause("overflow", (text, *by, *text_of_data), mends, strength, general=general)
 
 
 def _of_data(facts: Facts) -> tuple[Suggestion, ...]:
@@ -204,10 +204,20 @@ def _advice(facts: Facts, dtype: str) -> tuple[Suggestion, ...]:
         return (divided,)
     if dtype in _EIGHTHS and facts.op in CASTS:
         return _saturated(facts, dtype)
-    return _of_tiny(facts) or (Suggestion(_WITHIN if _was_calm(facts) else _DOWN),)
+    return shrunk.mended(facts) or (Suggestion(_down(facts)),)
 
 
-_DOWN = "Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."
+def _down(facts: Facts) -> str:
+    """No gradient of a step before is to blame where all were calm, or where what went in is of ordinary size."""
+    if _was_calm(facts):
+        return _WITHIN if facts.node is None and facts.origin.phase in {"forward", "loss"} else _DOWN
+    ordinary = max((fact.absmax or 0.0 for fact in facts.origin.inputs), default=0.0) < _ORDINARY
+    return _DOWN if ordinary else _DOWN_BY_GRADIENTS
+
+
+_ORDINARY = 1e3
+_DOWN = "Bring the values down before this op: normalise or clamp them where they are made."
+_DOWN_BY_GRADIENTS = "Bring the values down before this op: normalise, clamp, or clip the gradients of earlier steps."
 _WITHIN = (
     "Neither loss nor gradients grew before: bring the values down within this step, normalise or clamp them before "
     "this op. Where a loop made them (a solver, a recurrence, a state that is carried on) take smaller steps there, or "
@@ -218,27 +228,7 @@ _WITHIN = (
 def _was_calm(facts: Facts) -> bool:
     """Whether steps before are known, and neither loss nor gradients grew in any of them."""
     found = courses(facts.history, facts.origin.step)
-    forward = facts.node is None and facts.origin.phase in {"forward", "loss"}
-    return forward and bool(found) and all(course.rows and course.calm >= len(course.rows) for course in found)
-
-
-def _of_tiny(facts: Facts) -> tuple[Suggestion, ...]:
-    """Say what to do about a divisor that is next to nothing; nothing where it is not."""
-    tiny = _tiny_divisor(facts)
-    if tiny is None:
-        return ()
-    scaled = scalings.in_logarithms(facts, facts.origin.inputs[-1])
-    guarded = quotients.divisor(facts.origin, lambda text: f"{text}.clamp_min(1e-6)")
-    text = f"It is divided by as little as {words.number(tiny)}: keep the divisor away from zero."
-    return (scaled or Suggestion(text, guarded or "a / b.clamp_min(1e-6)"),)
-
-
-def _tiny_divisor(facts: Facts) -> float | None:
-    """Return the least of what an overflowing division, or its gradient, divides by, where that is next to nothing."""
-    if facts.op not in {"div", "reciprocal"}:
-        return None
-    least = facts.origin.inputs[-1].min
-    return least if least is not None and 0.0 < least < _NEXT_TO_NOTHING else None
+    return bool(found) and all(course.rows and course.calm >= len(course.rows) for course in found)
 
 
 def _fits_float32(facts: Facts) -> bool:

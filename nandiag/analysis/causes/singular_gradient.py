@@ -96,6 +96,13 @@ POINTS = {
     "Var": _SPREAD,
     "VarMean": _SPREAD,
 }  # fmt: skip
+# The functions that a script calls by these names; the nodes of others are of an op that has the call's own name.
+_CALLED = {
+    **{base.lower(): base for base in ("Sqrt", "Rsqrt", "Log1P", "Logit", "Acos", "Asin", "Atanh", "Erfinv", "Acosh")},
+    **{base.lower(): base for base in ("Atan2", "Hypot", "Xlogy", "Norm", "Cdist", "Std", "Dist", "Renorm")},
+    "arctan2": "Atan2", "arccos": "Acos", "arcsin": "Asin", "vector_norm": "LinalgVectorNorm",
+}  # fmt: skip
+_TANGENTS = frozenset({"div", "mul", "pow", "rsqrt", "reciprocal", "log"})
 _POWERS = ("Pow", "FloatPower")
 _INVERSES = frozenset({"reciprocal", "rsqrt"})
 _QUOTIENTS = frozenset({"div", "true_divide", "divide"})
@@ -107,6 +114,12 @@ _BOTH_BRANCHES = Suggestion(
 
 def explain(facts: Facts) -> Cause | None:
     """Name an autograd node whose function has no finite gradient at a point that it was given."""
+    if (called := tangent_of(facts)) is not None:
+        return _cause(facts, POINTS[_CALLED[called]], called, "derivative (forward-mode tangent)")
+    return _of_node(facts)
+
+
+def _of_node(facts: Facts) -> Cause | None:
     node = facts.node
     base = None if node is None else node.partition("Backward")[0]
     point = POINTS.get(base or "")
@@ -120,14 +133,31 @@ def explain(facts: Facts) -> Cause | None:
         return _by_exponent(facts)
     if domain_error.explain(facts) is not None:
         return None  # beyond the point, and not at it
-    name, at = facts.forward_op or base.lower(), _values_there(facts)
-    seen = f"; {_many(at)} there" if at is not None else ""
-    what = "is 0/0" if facts.outputs_nan else "is infinite"
     twice = facts.extra.get("twice") is True
-    where = point.where.replace("below 1", "below 2") if twice else point.where
+    return _cause(facts, point, facts.forward_op or base.lower(), "second derivative" if twice else "gradient")
+
+
+def tangent_of(facts: Facts) -> str | None:
+    """Return the function of torch's that the script calls, where it is its forward-mode derivative that broke.
+
+    Such a derivative is made of ops of its own (a division, say) at the place of the call, which itself is finite.
+    """
+    if facts.extra.get("dual") is not True or facts.node is not None or not facts.finite_inputs:
+        return None
+    found = fitting.parsed(facts.origin)
+    call = found[1].func if found is not None and isinstance(found[1], ast.Call) else None
+    name = call.attr if isinstance(call, ast.Attribute) else ""
+    return name if name in _CALLED and facts.op in _TANGENTS else None
+
+
+def _cause(facts: Facts, point: _Point, name: str, what: str) -> Cause:
+    at = _values_there(facts)
+    seen = f"; {_many(at)} there" if at is not None else ""
+    how = "is 0/0" if facts.outputs_nan else "is infinite"
+    where = point.where.replace("below 1", "below 2") if what.startswith("second") else point.where
     return Cause(
         slug="singular_gradient",
-        evidence=(f"the {'second derivative' if twice else 'gradient'} of {name} {what} at {where}{seen}",),
+        evidence=(f"the {what} of {name} {how} at {where}{seen}",),
         suggestions=(Suggestion(point.text, _code(facts, name, point)), *([_BOTH_BRANCHES] if _chooses(facts) else [])),
         strength=PROVEN if at is not None else LIKELY,
     )

@@ -214,7 +214,7 @@ def _values(fact: TensorFact) -> tuple[object, ...]:
 
 def _origin(origin: Origin, look: Looked) -> Origin:
     site = look.site or Site()
-    here = {field.name: getattr(site, field.name) for field in fields(Site) if field.name != "around"}
+    here = {field.name: getattr(site, field.name) for field in fields(Site) if field.name not in {"around", "owner"}}
     kinds = {fact.kind for fact in look.outputs} - {None}
     kind = "inf" if kinds == {"inf"} else "nan"
     placed = replace(origin, **here, kind=kind, phase=look.phase, inputs=look.inputs, outputs=look.outputs)
@@ -319,7 +319,7 @@ def _also(mend: Mend, places: list[_Place]) -> str:
     # A mask of what is left out beforehand is no mend of one of them alone.
     masks = (mend.own.code or "").startswith("keep = ")
     here = not masks and any(one.origin.line == own.line and one.line is not None for one in same)
-    beside = all(one.beside for one in places)
+    beside = all(one.beside for one in places) or any(_ran_before(one.origin, own) for one in same)
     if not lines and not others and not here:
         return ""
     if not lines and not others:
@@ -329,6 +329,13 @@ def _also(mend: Mend, places: list[_Place]) -> str:
     when = "in the same step as well" if beside else "next in the same step"
     told = " and ".join([*([words.lines(lines)] if lines else []), *others])
     return _sentence(f"{told} {verb} {when}{again}: mend that too.")
+
+
+def _ran_before(place: Origin, own: Origin) -> bool:
+    """Whether it stands ahead of the origin in the same function, in forward: so it is no next one."""
+    forward = place.node is None and own.node is None and place.phase == own.phase
+    same = (place.file, place.function) == (own.file, own.function)
+    return forward and same and 0 < (place.line or 0) < (own.line or 0)
 
 
 def _of_file(place: Origin) -> str:
@@ -359,7 +366,8 @@ def _why(places: list[_Place], origin: Origin) -> Iterable[str]:
     for number, place in enumerate(_once(places)):
         bad = {"nan": "NaN", "inf": "Inf"}[place.origin.kind]
         how = "With finite numbers put in its place," if not number else "With those put there too,"
-        how, next_ = ("", "of finite values as well") if place.beside else (f"{how} ", "next")
+        by_itself = place.beside or _ran_before(place.origin, origin)
+        how, next_ = ("", "of finite values as well") if by_itself else (f"{how} ", "next")
         seen = f": {place.cause.evidence[0]}" if place.cause is not None and place.cause.evidence else ""
         gradient = " in its gradient" if place.origin.node is not None else ""
         where = f"line {place.origin.line}" if place.origin.file == origin.file else _of_file(place.origin)

@@ -20,7 +20,8 @@ def look_facts(look: Looked | None) -> Iterable[str]:
     yield from _taken(look)
     yield from _heard_also(look)
     if isinstance(facts.get("came_in"), str):
-        yield f"They came into torch at {facts['came_in']}."
+        bad = sum(one.nan + one.posinf + one.neginf for one in look.inputs or look.outputs)
+        yield f"{'It' if bad == 1 else 'They'} came into torch at {facts['came_in']}."
     if facts.get("recompute") is True:
         yield "It was seen in the recomputation of an activation checkpoint."
     if isinstance(kept := facts.get("kept_bad"), list) and kept:

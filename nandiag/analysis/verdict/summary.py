@@ -137,7 +137,7 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, claim: Claim,
     if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
         # No loss is known to be made on this rank: between forward and backward it hands something on.
         place = f"{_whose(origin)} in {_given(look, claim)}"
-    return f"{born} on {where} in {_code(facts, origin) or place or _place(origin)}"
+    return f"{born} on {where} in {_code(facts, origin) or place or _place(origin, look)}"
 
 
 def _given(look: Looked, claim: Claim) -> str:
@@ -234,24 +234,24 @@ def _skipped(amount: int) -> str:
     return f" ({words.count(amount, 'update')} {were} skipped before)" if amount > 0 else ""
 
 
-def _place(origin: Origin) -> str:
+def _place(origin: Origin, look: Looked | None = None) -> str:
     phase = origin.phase or "forward"
     if origin.module is None and origin.op is None and origin.node is not None:
         return f"{phase}, {origin.node}"
     if origin.module is None and phase == "backward":
         return _in_backward(origin)
     if origin.module is None:
-        return _outside(origin, phase)
+        return _outside(origin, phase, look.site.owner if look and look.site else None)
     name = words.module(origin.module, origin.module_class)
     return f"{phase} of {name or origin.module_class or 'the root module'}"
 
 
-def _outside(origin: Origin, phase: str) -> str:
+def _outside(origin: Origin, phase: str, owner: str | None) -> str:
     """Return the script's own function and when it ran, where no module was at work."""
     if phase == "loss":
         return "the loss code"
     if phase not in {"data", "optimizer"}:
-        return f"{phase}, outside all modules"
+        return f"{phase}, {f'in {origin.function}() of {owner}' if owner else 'outside all modules'}"
     whose = _whose(origin)
     if phase == "optimizer":
         return f"{whose} around the optimizer's step"

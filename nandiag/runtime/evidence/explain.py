@@ -55,6 +55,7 @@ def site_of(spot: Spot, op: str | None) -> Site:
         function=None if frame is None else _function(frame.code),
         source=None if frame is None or line is None else source(frame, line),
         around=None if frame is None else around(spot.frames[spot.frames.index(frame) :]),
+        owner=None if frame is None else _owner(frame.code),
     )
 
 
@@ -64,6 +65,12 @@ def _function(code: CodeType) -> str:
         return code.co_name
     parts = [one for one in getattr(code, "co_qualname", code.co_name).split(".") if one not in _PASSED_OVER]
     return parts[-1] if parts else "<module>"
+
+
+def _owner(code: CodeType) -> str | None:
+    """Return the class whose method it is, as the code tells it (from Python 3.11 on)."""
+    *outer, _ = getattr(code, "co_qualname", code.co_name).split(".")
+    return outer[-1] if outer and outer[-1] != "<locals>" and code.co_name not in _COMPREHENSIONS else None
 
 
 def frame_of(spot: Spot) -> Frame | None:

@@ -64,7 +64,8 @@ def stat_of(tensor: Tensor) -> Stat | None:
 class Spot:
     """Where an op ran: module, user frames innermost first, phase, and for backward the node and its forward op.
 
-    ``twice``: the forward op was made by a backward itself, whose place this is.
+    ``twice``: the forward op was made by a backward itself, whose place this is. ``dual``: forward-mode derivatives
+    were under way: what torch computes of an op's tangent has the place of that op.
     """
 
     module: str | None
@@ -77,6 +78,7 @@ class Spot:
     recompute: bool = False
     library: bool = False
     twice: bool = False
+    dual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class Evidence:
         without_end = any(type(one) is float and not math.isfinite(one) for one in facts.values())
         number = name_of_number(op.spot.frames) if without_end else None
         facts |= {} if number is None else {"script_name": number}
-        facts |= {**{name: True for name in ("recompute", "twice") if getattr(op.spot, name)}, **round_library(op.spot)}
+        facts |= {**{name: True for name in _OF_SPOT if getattr(op.spot, name)}, **round_library(op.spot)}
         facts["autocast"] = self.tracer.spots.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase=finding.phase,
@@ -395,5 +395,6 @@ class Evidence:
 
 _MOST_SENT = 64
 _GONE = "what the gradient held before was overwritten; this is the script's last write into it"
+_OF_SPOT = ("recompute", "twice", "dual")
 _OWN = frozenset({"parameter", "buffer"})
 _PHASES = {"parameter": "init", "buffer": "init", "input": "data", "received": "collective"}

@@ -7,7 +7,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, explain
-from nandiag.analysis.causes.mends.scales.rates import set_at
+from nandiag.analysis.causes.mends.steps.rates import set_at
 from nandiag.analysis.report import Origin
 from nandiag.events import Argument, Compared, Harm, History, Looked, Setting, Warned
 
@@ -260,3 +260,11 @@ def test_training_that_ran_away_beside_an_exchange_of_weights_is_not_laid_to_the
     assert found.suggestions[1].text.startswith("If it grows without that exchange too: ")
     other = story(by_hand, Compared(STEP, exchanged=("train.py:8: dist.reduce(pull.clone(), 0)",)), past)
     assert other.suggestions[0].code is None
+
+
+@pytest.mark.parametrize(("behind", "told"), [([9e8, 8e8, 9e8], True), ([5.0, 4.0, 9e8], False), ([], False)])
+def test_where_the_loss_stays_as_large_the_batches_behind_are_to_be_looked_at_too(by_hand, behind, told):
+    steps = [*CALM, 1e9, *behind, float("inf")]
+    (blamed,) = [story(by_hand, Compared(len(steps) - 1, ()), history(steps))]
+    text = blamed.suggestions[0].text
+    assert ("the scale of the data changed there" in text) is told

@@ -9,7 +9,7 @@ from nandiag.analysis import analyse
 from nandiag.analysis.causes import Facts, divergence, explain
 from nandiag.analysis.causes.course import Course, Row, courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
-from nandiag.analysis.causes.mends.scales import rates
+from nandiag.analysis.causes.mends.steps import rates
 from nandiag.analysis.report import Origin
 from nandiag.events import GroupRate, Harm, History, Looked, Trainer
 

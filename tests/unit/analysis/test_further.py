@@ -258,3 +258,10 @@ def test_the_code_for_a_line_that_computes_the_like_stands_with_the_first_one(by
         "z = torch.log(x.clamp_min(1e-12)) - torch.log1p((-x).clamp_min(-1 + 1e-6))",
         "ldj = -(torch.log(x.clamp_min(1e-12)) + torch.log1p((-x).clamp_min(-1 + 1e-6))).sum(1)  # line 12",
     ]
+
+
+@pytest.mark.parametrize(("number", "when"), [(12, "in the same step as well"), (14, "next in the same step")])
+def test_a_line_ahead_of_the_origin_in_its_function_is_no_next_one(by_hand, number, when):
+    origin = look(by_hand, *ORIGIN, op="div")
+    told = verdict(by_hand, origin, look(by_hand, "    loss = -(share * share.log()).sum()", "share.log()", number))
+    assert told.suggestions[0].text.endswith(f"Line {number} breaks {when}: mend that too.")

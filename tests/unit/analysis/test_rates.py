@@ -8,7 +8,7 @@ import torch
 from nandiag.analysis import analyse
 from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.scales import rates as scales
+from nandiag.analysis.causes.mends.steps import rates as scales
 from nandiag.analysis.verdict.rates import rates_of, uneven
 from nandiag.events import Compared, Harm, History, Setting, Site
 

@@ -18,8 +18,8 @@ from nandiag.runtime.frames.text import nodes_of
 
 _MOST, _LONGEST = 24, 240
 _LOGS = ("log", "log2", "log10")
-# What makes a factor, and hands back with it whether there is one.
-_FACTORISE = ("cholesky_ex", "lu_factor", "lu_factor_ex", "ldl_factor", "ldl_factor_ex")
+# What makes a factor, and hands back with it whether there is one, or values and vectors.
+_FACTORISE = ("eigh", "svd", "cholesky_ex", "lu_factor", "lu_factor_ex", "ldl_factor", "ldl_factor_ex")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 

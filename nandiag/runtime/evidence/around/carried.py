@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nandiag.events.site import Carried
 from nandiag.runtime.evidence.around.again import within
 from nandiag.runtime.evidence.around.place import Place, loaded
 from nandiag.runtime.evidence.around.unchanged import called
+from nandiag.runtime.frames.text import nodes_of
 
 _LONGEST = 200
 # Of a multiple of what goes in, these give the same multiple.
@@ -106,3 +107,23 @@ def _side_scales(node: ast.BinOp, name: str) -> bool:
     if isinstance(node.op, ast.Mult | ast.MatMult):
         return _scales(node.left if left else node.right, name)
     return isinstance(node.op, ast.Div) and left and _scales(node.left, name)
+
+
+def scaled(tree: ast.AST, name: str, lines: Collection[int]) -> Iterator[int]:
+    """Yield which of the ``lines`` multiply or divide what a number was: ``x *= 0.9`` and ``self.x = self.x * 0.9``."""
+    made = [one for one in nodes_of(tree) if isinstance(one, ast.Assign | ast.AugAssign) and _rescales(one, name)]
+    yield from sorted({one.lineno for one in made} & set(lines))
+
+
+def _rescales(node: ast.Assign | ast.AugAssign, name: str) -> bool:
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Mult | ast.Div) and _is_named(node.target, name)
+    value = node.value
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult | ast.Div):
+        return False
+    sides = (value.left, value.right) if isinstance(value.op, ast.Mult) else (value.left,)
+    return any(_is_named(one, name) for one in node.targets) and any(_is_named(one, name) for one in sides)
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).rpartition(".")[2] == name

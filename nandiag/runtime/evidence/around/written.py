@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from nandiag.events.site import Meaning, Reduced, Written
+from nandiag.runtime.evidence.around.carried import scaled
 from nandiag.runtime.evidence.around.place import Function, Place, end_of, imported, root
 from nandiag.runtime.evidence.around.unchanged import bound, called, changed, is_in_place
 from nandiag.runtime.frames.text import nodes_of
@@ -41,7 +42,8 @@ def written(place: Place, aliased: Iterable[str] = ()) -> Iterator[Written]:
         lines = sorted(set(_of_attribute(place, text) if "." in text else _of_name(place, text)) - empty)
         if 0 < len(lines) <= _MOST_LINES:
             reduced = tuple(_reduced(place, text.rpartition(".")[2], lines))
-            yield Written(text, tuple(lines), reduced, _counts(place, text, lines), _raised(place, text, lines))
+            times = tuple(scaled(place.nodes[0], text.rpartition(".")[2], lines))
+            yield Written(text, tuple(lines), reduced, _counts(place, text, lines), _raised(place, text, lines), times)
 
 
 def _puts_none(node: ast.AST) -> TypeGuard[ast.Assign | ast.AnnAssign]:

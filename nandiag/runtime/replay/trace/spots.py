@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import stack
@@ -85,4 +86,5 @@ class Spots:
             phase="backward" if node is not None else self.base.phase,
             node=node_name(node) if node is not None else None,
             recompute=node is not None and module is not None,
+            dual=forward_ad._current_level >= 0,
         )

@@ -79,3 +79,55 @@ def test_the_logarithm_of_a_sum_over_ranks_has_the_largest_of_all_ranks_added_ba
     ]
     other = told(at, by_hand, PARTS + "\nf(e)", "e = z.exp()", "z.exp()")[0]
     assert "behind the logarithm" not in other.text
+
+
+GROUPED = (
+    "total = torch.zeros(4).index_add(0, dst, w)\nalpha = w / total[dst]",
+    "total = torch.zeros(4).scatter_add_(0, dst, w)\nalpha = w / (total.gather(0, dst) + 1e-16)",
+)
+
+
+@pytest.mark.parametrize("rest", GROUPED)
+@pytest.mark.parametrize("heads", [0, 2])
+def test_a_softmax_over_groups_has_the_largest_of_each_group_subtracted(at, by_hand, rest, heads):
+    shape = (6, heads) if heads else (6,)
+    if heads:
+        rest = rest.replace("zeros(4)", "zeros(4, 2)")
+    big = by_hand.fact(max=165.0, absmax=165.0, min=-40.0, shape=shape)
+    tree = ast.parse(f"w = torch.exp(score)\n{rest}").body
+    around = Around(block=tuple(Statement(one.lineno, ast.unparse(one)) for one in tree))
+    line = placed("w = torch.exp(score)", "torch.exp(score)")
+    facts = at("exp", (big,), (by_hand.fact(posinf=1),), extra={"of_weights": True}, **line)
+    first = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions[0]
+    assert "a softmax over groups" in first.text
+    assert "clamp" not in first.code
+    dst = torch.tensor([0, 0, 1, 1, 2, 3])
+    dst = dst[:, None].expand(6, 2) if heads and "scatter" in rest else dst
+    score = torch.tensor([165.0, 160.0, -40.0, -41.0, 3.0, -30.0])
+    score = torch.stack([score, -score], 1) if heads else score
+    names = {"torch": torch, "score": score, "dst": dst}
+    exec(f"{first.code}\n{rest}", names)  # noqa: S102 - the tests' own
+    wanted = torch.cat([torch.softmax(score[a:b], 0) for a, b in ((0, 2), (2, 4), (4, 5), (5, 6))])
+    assert torch.allclose(names["alpha"], wanted)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "total = torch.zeros(4)\ntotal.index_add_(0, dst, w)\nalpha = w / total[dst]",
+        "total = torch.bincount(dst, weights=w)\nalpha = w / total[dst]",
+        "total = scatter(w, dst, reduce='sum')\nalpha = w / total[dst]",
+        f"{GROUPED[0]}\nloss = alpha.sum() + w.mean()",
+        f"dst = dst + 1\n{GROUPED[0]}",
+    ],
+)
+def test_where_the_text_does_not_tell_how_it_is_told_in_prose_and_nothing_is_clamped(at, by_hand, rest):
+    suggestions = told(at, by_hand, rest, "w = torch.exp(score)", "torch.exp(score)", of_weights=True)
+    assert [one.code for one in suggestions] == [None]
+    assert "a softmax over groups" in suggestions[0].text
+
+
+@pytest.mark.parametrize("rest", ["total = torch.zeros(4).index_add(0, dst, w)\ny = w * total[dst]", "y = w / n[dst]"])
+def test_what_no_sum_of_its_own_divides_is_none(at, by_hand, rest):
+    suggestions = told(at, by_hand, rest, "w = torch.exp(score)", "torch.exp(score)", of_weights=True)
+    assert all("over groups" not in one.text for one in suggestions)

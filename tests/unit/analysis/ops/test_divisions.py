@@ -161,7 +161,10 @@ def test_a_bound_at_zero_is_raised(at, by_hand):
 def test_a_line_that_numpy_warned_of(at, by_hand, said, line, expression, code):
     extra = {"numpy": said, "heard": True}
     story, _ = explain(at(None, (), (by_hand.fact(nan=2),), extra=extra, phase="data", **on(line, expression)))
-    assert (story.slug, story.evidence, story.suggestions[0].code) == ("data_nonfinite", (f"numpy says: {said}",), code)
+    assert (story.slug, story.evidence[0], story.suggestions[0].code) == ("data_nonfinite", f"numpy says: {said}", code)
+    infinite = not said.startswith("invalid")
+    assert any("a line behind this one made NaN of it" in one for one in story.evidence) is infinite
+    assert not any("while loading" in one.text for one in story.suggestions)
 
 
 @pytest.mark.parametrize(

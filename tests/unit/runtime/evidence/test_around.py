@@ -403,3 +403,9 @@ def test_what_a_class_of_the_file_gives_its_attribute_at_first(tmp_path, more, t
     frame = Frame(compile(path.read_text(), str(path), "exec"), 0)
     assert set_by_class([frame], "Scale", "scale") == told
     assert set_by_class([frame], "Linear", "scale") is None
+
+
+def test_which_of_the_lines_multiply_what_it_was(run):
+    text = "tau = 0.5\nfor _ in range(3):\n    tau *= 0.8\ntau = tau / 2\ntau = 2 / tau\nfound = probe(1 / tau)"
+    (told,) = (one for one in run(text).written if one.name == "tau")
+    assert told.scaled == (3, 4)

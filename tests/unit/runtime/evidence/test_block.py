@@ -78,3 +78,10 @@ def test_what_made_a_factor_is_told_where_it_is_solved_with():
     scope = tree.body[0]
     found = beside(Place("train.py", (tree, scope, scope.body[1], scope.body[1].value)))[0]
     assert found[0] == Statement(2, "L, info = torch.linalg.cholesky_ex(k)")
+
+
+def test_what_made_eigenvalues_is_told_where_they_are_divided_by():
+    tree = ast.parse("def f(z, c):\n    lam, u = torch.linalg.eigh(c)\n    return z @ u * lam.rsqrt()\n")
+    scope = tree.body[0]
+    found = beside(Place("train.py", (tree, scope, scope.body[1], scope.body[1].value)))[0]
+    assert found[0] == Statement(2, "lam, u = torch.linalg.eigh(c)")

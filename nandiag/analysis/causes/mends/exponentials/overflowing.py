@@ -98,7 +98,7 @@ def _shared(facts: Facts) -> Suggestion | None:
     logged = forms.logged(facts.origin, facts.uses) if facts.op == "exp" else None
     if logged is not None:
         return Suggestion(_LOGGED[logged.name], logged.code)
-    return (totals.divided(facts) or totals.logged(facts)) if facts.op == "exp" else None
+    return (totals.divided(facts) or totals.logged(facts) or totals.grouped(facts)) if facts.op == "exp" else None
 
 
 def _weighed(facts: Facts) -> str | None:

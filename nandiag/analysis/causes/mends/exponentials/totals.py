@@ -35,6 +35,148 @@ def divided(facts: Facts) -> Suggestion | None:
     return Suggestion(f"{_TEXT}{_RANKS if reducing else ''}{_AGAIN if again else ''}.", code)
 
 
+def grouped(facts: Facts) -> Suggestion | None:
+    """Return the lines with the largest exponent of each group subtracted, where it is a softmax over groups.
+
+    The sum of each group, of the edges that end in one node say, divides what is in it. A bound leaves nothing of a
+    group that is far below 0, and so does the largest of all. ``None`` where it is no such softmax; prose alone where
+    the text does not tell how to write it.
+    """
+    found, name, statements = fitting.parsed(facts.origin), _named(facts), _uses(facts)
+    given = None if found is None else forms.exponent(found[1])
+    sums = [(at, call) for at, one in enumerate(statements) if name and (call := _by_group(one, name)) is not None]
+    if given is None or name is None or not sums:
+        return None
+    totals = {total for at, call in sums if (total := _total(statements[at], call)) is not None}
+    if not any(_is_above(node, name, totals) for one in statements for node in ast.walk(one)):
+        return None
+    code = _by_largest(facts, given, name, *sums[0])
+    return Suggestion(_GROUPED if code is not None else f"{_GROUPED} {_HOW}", code)
+
+
+_GROUPED = (
+    "It is divided by the sum of its group below, and so it is a softmax over groups: subtract the largest of each "
+    "group first, which changes nothing of the quotient."
+)
+_HOW = "The largest of each is made by scatter_reduce with 'amax', or index_reduce, as the sum is."
+# What sums by group, and where it has the index and what is summed; and what makes the largest in the same way.
+_SUMS = {"index_add": "index_reduce", "scatter_add": "scatter_reduce"}
+
+
+def _named(facts: Facts) -> str | None:
+    """Return the one name that the line gives its exponential alone."""
+    line = parsing.statement((facts.origin.source or "").strip())
+    target = line.targets[0] if isinstance(line, ast.Assign) and len(line.targets) == 1 else None
+    alone = isinstance(line, ast.Assign) and forms.exponent(quotients.looked_at(line.value, meanings.VIEWS)) is not None
+    return target.id if alone and isinstance(target, ast.Name) else None
+
+
+def _uses(facts: Facts) -> list[ast.stmt]:
+    """Return the statements behind the line, as far as they are known: all of them, or those that use its name."""
+    behind = _behind(facts)
+    if behind is not None:
+        return behind[1]
+    return [one for text in facts.uses if (one := parsing.statement(text)) is not None]
+
+
+def _total(node: ast.stmt, call: ast.Call) -> str | None:
+    """Return the s of ``s = zeros.index_add(0, i, x)`` and ``s.index_add_(0, i, x)``."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    if target is None and isinstance(call.func, ast.Attribute):
+        target = call.func.value
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _by_group(node: ast.stmt, name: str) -> ast.Call | None:
+    """Return the call that sums ``name`` by an index: ``zeros.index_add(0, i, x)``, ``bincount(i, weights=x)``."""
+    for one in ast.walk(node):
+        called = one.func if isinstance(one, ast.Call) else None
+        own = (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")).rstrip("_")
+        given = [] if not isinstance(one, ast.Call) else [*one.args, *(word.value for word in one.keywords)]
+        if isinstance(one, ast.Call) and own in _BY_GROUP and any(_is_name(part, name) for part in given):
+            texts = {ast.unparse(part).strip("'") for part in given}
+            return one if own in _ALWAYS or texts & {"sum", "add"} else None
+    return None
+
+
+_ALWAYS = frozenset({*_SUMS, "bincount", "scatter_sum", "segment_sum", "segment_coo", "global_add_pool"})
+_BY_GROUP = _ALWAYS | {"scatter", "scatter_reduce", "segment_reduce"}
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_above(node: ast.AST, name: str, totals: set[str]) -> bool:
+    """Whether it is ``x / s[i]``, or ``x / (s[i] + 1e-16)``, ``x / s.gather(0, i)``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not _is_name(node.left, name):
+        return False
+    return any(
+        any(_is_name(part, total) for total in totals for part in ast.walk(one))
+        for one in ast.walk(node.right)
+        if isinstance(one, ast.Subscript) or _is_picked(one)
+    )
+
+
+def _is_picked(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in {"gather", "index_select"}
+
+
+def _by_largest(facts: Facts, given: ast.expr, name: str, at: int, call: ast.Call) -> str | None:
+    """Return the line that takes the largest of each group, made as the sum is, and the user's with it subtracted.
+
+    ``None`` where what the sum is made with is not known to be there before the line, where it adds to what it finds,
+    or where anything else is made of the exponential.
+    """
+    func, behind = call.func, _behind(facts)
+    if behind is None or call.keywords or len(call.args) != 3 or not isinstance(func, ast.Attribute):
+        return None
+    base, own, (dim, index, _) = func.value, func.attr.rstrip("_"), call.args
+    fresh = isinstance(base, ast.Call) and ast.unparse(base.func).rpartition(".")[2] in {"zeros", "new_zeros"}
+    if (
+        not naming.is_cheap(given)
+        or own not in _SUMS
+        or not fresh
+        or ast.unparse(dim) != "0"
+        or not _only_divides(behind[1], name, at, index)
+    ):
+        return None
+    if _bound_before(behind[1][:at], {one.id for one in ast.walk(call) if isinstance(one, ast.Name)} - {name}):
+        return None
+    flat = len(facts.origin.inputs[0].shape) == 1
+    largest = "scatter_reduce" if flat else _SUMS[own]
+    top = f"{ast.unparse(base)}.{largest}(0, {ast.unparse(index)}, {fitting.bracketed(given)}.detach(), 'amax', "
+    picked = f"{_TOP}.gather(0, {ast.unparse(index)})" if own == "scatter_add" else f"{_TOP}[{ast.unparse(index)}]"
+    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {picked}")
+    return naming.before(facts.origin, _TOP, f"{top}include_self=False)", line)
+
+
+def _only_divides(statements: list[ast.stmt], name: str, at: int, index: ast.expr) -> bool:
+    """Whether nothing but the sum and one quotient by it, picked by the same index, is made of the exponential."""
+    made = statements[at]
+    total = made.targets[0] if isinstance(made, ast.Assign) and len(made.targets) == 1 else None
+    if not isinstance(total, ast.Name):
+        return False
+    picks = {f"{total.id}[{ast.unparse(index)}]", f"{total.id}.gather(0, {ast.unparse(index)})"}
+    rest = [one for place, one in enumerate(statements) if place != at]
+    quotients_of = [
+        node
+        for one in rest
+        for node in ast.walk(one)
+        if isinstance(node, ast.BinOp)
+        and _is_above(node, name, {total.id})
+        and any(pick in ast.unparse(node.right) for pick in picks)
+    ]
+    used = sum(_count(one, name) for one in rest), sum(_count(one, total.id) for one in rest)
+    return len(quotients_of) == 1 and used == (1, 1) and _count(made, name) == 1
+
+
+def _bound_before(statements: list[ast.stmt], names: set[str]) -> bool:
+    stored = (one for each in statements for one in ast.walk(each) if isinstance(one, ast.Name))
+    return any(one.id in names and not isinstance(one.ctx, ast.Load) for one in stored)
+
+
 def logged(facts: Facts) -> Suggestion | None:
     """Return the lines with the largest exponent of all ranks subtracted, and added to the logarithm of their sum.
 

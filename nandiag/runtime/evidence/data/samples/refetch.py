@@ -25,6 +25,9 @@ from nandiag.runtime.tape.batches import Batch
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.state import generators
 
+# Of more than these each would be a name too many.
+_MOST = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -32,7 +35,8 @@ class Fetched:
 
     ``numpy`` is what numpy complained of instead, and where; ``made`` what it had when the sample was made, where it
     did not come bad again. ``streamed`` tells it of a dataset that is a stream. ``held``: the dataset's own memory is
-    bad there. ``rows`` is how many samples of the batch are bad. ``together``: numpy complained as they were put
+    bad there. ``rows`` is how many samples of the batch are bad, ``bad`` the places and indices of a few where all are
+    known. ``together``: numpy complained as they were put
     together.
     """
 
@@ -44,13 +48,15 @@ class Fetched:
     made: Noted | None = None
     held: bool = False
     rows: int = 0
+    bad: tuple[tuple[int, int | str], ...] = ()
     together: bool = False
 
     @property
     def facts(self) -> dict[str, object]:
         """What is told of the sample, wherever it was made."""
         held = {**({"held": True} if self.held else {}), **({"together": True} if self.together else {})}
-        return {"dataset": self.dataset, "dataset_index": self.index, "bad_rows": self.rows, **held}
+        few = {"bad_samples": [list(one) for one in self.bad]} if len(self.bad) > 1 else {}
+        return {"dataset": self.dataset, "dataset_index": self.index, "bad_rows": self.rows, **few, **held}
 
 
 def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
@@ -82,7 +88,17 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
         shown = beneath(batch.dataset, numpy.sample)[1]
     shown = shown if isinstance(shown, int | str) else None
     together = numpy is not None and numpy.sample is None and _one_by_one(batch)
-    return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions), together=together)
+    few = _few(batch, inner, positions)
+    return Fetched(name, shown, op, numpy, made=made, held=held, rows=len(positions), bad=few, together=together)
+
+
+def _few(batch: Batch, dataset: Any, positions: list[int]) -> tuple[tuple[int, int | str], ...]:
+    """Return where in the batch the bad samples are, and their indices; nothing where they are many."""
+    if len(positions) > _MOST:
+        return ()
+    found = [(place, *beneath(batch.dataset, index_at(batch, place))) for place in positions]
+    known = all(inner is dataset and isinstance(index, int | str) for _, inner, index in found)
+    return tuple((place, index) for place, _, index in found) if known else ()
 
 
 def _one_by_one(batch: Batch) -> bool:
