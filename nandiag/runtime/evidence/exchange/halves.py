@@ -32,12 +32,22 @@ _PLACES = {
 
 
 class _Reduced:
-    """One such sum: ``largest`` is the largest size of what this rank put in, all of it finite."""
+    """One such sum: ``largest`` is the largest size of what this rank put in, all of it finite.
+
+    ``usual``: in an earlier step its line had a bad one as well, and no harm came of that: a mask, say.
+    """
 
     def __init__(self, call: Call, message: Message, largest: float, asked: Tensor, *, later: bool) -> None:
         self.call, self.message, self.largest = call, message, largest
         self.asked, self.version, self.later = ref(asked), version_of(asked), later
         self.came: list[object] | None = None
+        self.usual = False
+
+    @property
+    def line(self) -> tuple[int, int] | None:
+        """The place of the call, which is that of its code's memory."""
+        frame = self.call.frame
+        return None if frame is None else (id(frame.code), frame.instruction)
 
     def look(self, *, ended: bool = False) -> None:
         """Note what came out, where that is bad and nothing has been written there since; ``ended``: just now."""
@@ -52,7 +62,7 @@ class _Reduced:
     def told(self) -> list[object]:
         """Return it as a look tells it."""
         way = [self.message.kind, list(self.message.ranks), self.message.number, self.message.group]
-        return [way, self.largest, self.came, told_of(self.call)]
+        return [way, self.largest, None if self.usual else self.came, told_of(self.call)]
 
 
 class Halves:
@@ -62,6 +72,7 @@ class Halves:
         self._found: list[_Reduced] = []
         self._step = -1
         self._open: _Reduced | None = None
+        self._bad_in: dict[tuple[int, int], int] = {}  # the first step in which the sum of a line came out bad
         self._began, self._spent = time.perf_counter(), 0.0
 
     def begins(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], step: int) -> None:
@@ -100,7 +111,14 @@ class Halves:
         with quiet():
             one.look(ended=True)
         self._spent += time.perf_counter() - began
-        if one.came is not None and one not in self._found:
+        if one.came is not None:
+            self._is_bad(one)
+
+    def _is_bad(self, one: _Reduced) -> None:
+        line = one.line
+        if line is not None and (line in self._bad_in or len(self._bad_in) < _MOST):
+            one.usual = self._bad_in.setdefault(line, self._step) < self._step
+        if one not in self._found:
             self._found[-1] = one
 
     def with_told(self, looked: Looked) -> Looked:

@@ -10,6 +10,7 @@ from torch import nn
 from nandiag.events import Looked
 from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.evidence.exchange.halves import HALVES, Halves
+from nandiag.runtime.frames import Frame
 
 
 @pytest.fixture
@@ -42,6 +43,24 @@ def test_a_sum_that_leaves_float16_is_told_with_what_was_put_in(alone):
     ((way, largest, came, _),) = told(halves)
     assert (way[0], way[1], largest, came) == ("all_reduce", [0], 40000.0, [[2], 0, 0, 2])
     assert told(halves, step=4) is None
+
+
+def at_line(halves, step, came, frame):
+    given = torch.tensor([1.0, -65504.0], dtype=torch.float16)
+    call = call_of(given)
+    call.frame = frame
+    halves.begins(call, (given,), {}, step)
+    given.fill_(came)
+    halves.ended("all_reduce", (given,), {}, None)
+    return given
+
+
+def test_a_line_whose_sum_was_bad_in_an_earlier_step_without_harm_is_not_told_for_this_one(alone):
+    halves, usual, other = Halves(), Frame(at_line.__code__, 2), Frame(at_line.__code__, 40)
+    at_line(halves, 2, -math.inf, usual)
+    held = [at_line(halves, 3, -math.inf, one) for one in (usual, other)]
+    assert [row[2] for row in told(halves)] == [None, [[2], 0, 0, 2]]
+    assert len(held) == 2
 
 
 def test_of_a_sum_for_one_rank_the_others_tell_what_they_gave(alone):

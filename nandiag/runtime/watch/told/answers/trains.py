@@ -11,6 +11,7 @@ import builtins
 import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from inspect import getattr_static
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nandiag.runtime.evidence.around.place import Function, end_of
+from nandiag.runtime.evidence.around.place import Function, end_of, root
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.frames.text import tree_of
 
@@ -27,6 +28,7 @@ Functions: TypeAlias = Mapping[str, Sequence[ast.stmt]]
 _CLASSES = ""  # no function has that name
 _DEEP = 3  # calls, from that under a condition to the one that trains
 _UNKNOWN = object()
+_MOST = 4096  # functions, or lines, of which it is known what they come to
 _IDLE = "sched", "bar", "prof", "meter"
 _PLAIN = frozenset({"builtins", "torch", "numpy"})  # whose functions without a text do not
 _EVERYDAY = (Tensor, list, dict, str, set)
@@ -46,13 +48,18 @@ def trains(call: ast.Call, file: str, deep: int = _DEEP) -> bool | None:
 
 def any_trains(nodes: Iterable[ast.AST], file: str, deep: int = _DEEP) -> bool | None:
     """Whether one of the calls among ``nodes`` does; None where none is known to, and of some it is not known."""
-    told = {trains(one, file, deep) for one in nodes if isinstance(one, ast.Call)}
-    return True if True in told else None if None in told else False
+    found: bool | None = False
+    for one in nodes:
+        told = trains(one, file, deep) if isinstance(one, ast.Call) else False
+        if told:
+            return True
+        found = found if told is False else None
+    return found
 
 
 def name_of(function: ast.expr) -> str:
-    """Return the last name of what is called."""
-    return ast.unparse(function).rpartition(".")[2]
+    """Return the last name of what is called; nothing of what has none."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _steps(call: ast.Call, file: str) -> bool | None:
@@ -72,7 +79,8 @@ def _by_value(value: Any, deep: int) -> bool | None:
     """Whether the function ``value`` does, by its text; what has none does not, nor what is torch's own."""
     while isinstance(value, MethodType | staticmethod | classmethod | functools.partial):
         value = value.func if isinstance(value, functools.partial) else value.__func__
-    value = getattr(value, "__wrapped__", value)
+    if isinstance(value, FunctionType):
+        value = value.__dict__.get("__wrapped__", value)
     if not isinstance(value, FunctionType):
         plain = isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] in _PLAIN
         return False if plain else None
@@ -90,7 +98,7 @@ def _begins(function: ast.stmt) -> int:
 
 def _by_name(call: ast.Call, file: str, deep: int) -> bool | None:
     """Whether all that it may call in this file, by its name and that of its class, do."""
-    name, own = name_of(call.func), ast.unparse(call.func).startswith("self.")
+    name, own = name_of(call.func), root(call.func) == "self"
     known = functions(file)
     fit = [one for one in known.get(name, ()) if not own or one.lineno in _of_class(known, call.lineno)]
     if not fit and name != "update" and any(hasattr(kind, name) for kind in _EVERYDAY):
@@ -101,6 +109,7 @@ def _by_name(call: ast.Call, file: str, deep: int) -> bool | None:
     return None
 
 
+@functools.lru_cache(maxsize=_MOST)
 def _goes_back(function: ast.stmt, file: str, deep: int) -> bool | None:
     return any_trains(ast.walk(function), file, deep)
 
@@ -174,9 +183,16 @@ def _global(name: str, file: str) -> Any:
 def _module(file: str) -> dict[str, Any] | None:
     """Return what the module has by names that was loaded from ``file``."""
     for one in (sys.modules.get("__main__"), *tuple(sys.modules.values())):
-        if isinstance(one, ModuleType) and one.__dict__.get("__file__") == file:
+        if isinstance(one, ModuleType) and _file_of(one.__dict__) == file:
             return one.__dict__
     return None
+
+
+def _file_of(names: Mapping[str, Any]) -> str | None:
+    """Return the file that a module was loaded from: Python takes the script's own off it when the script ends."""
+    found = names.get("__file__")
+    loader = names.get("__loader__") if found is None else None
+    return loader.path if isinstance(loader, SourceFileLoader) else found
 
 
 def _is_local(name: str, file: str, line: int) -> bool:
@@ -184,6 +200,7 @@ def _is_local(name: str, file: str, line: int) -> bool:
     return isinstance(scope, Function) and name in _own_names(scope)
 
 
+@functools.lru_cache(maxsize=_MOST)
 def _own_names(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """Return the names that a function is given, or gives."""
     nodes = [*ast.walk(scope)]
@@ -194,11 +211,11 @@ def _own_names(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return (set_here | given | inner) - elsewhere
 
 
+@functools.lru_cache(maxsize=_MOST)
 def _scope(file: str, line: int) -> ast.AST | None:
-    tree = tree_of(file)
-    nodes = [] if tree is None else ast.walk(tree)
-    held = [one for one in nodes if isinstance(one, Function) and one.lineno <= line <= end_of(one)[0]]
-    return max(held, key=lambda one: one.lineno, default=tree)
+    many = (one for name, fit in functions(file).items() if name != _CLASSES for one in fit)
+    held = [one for one in many if one.lineno <= line <= end_of(one)[0]]
+    return max(held, key=lambda one: one.lineno, default=tree_of(file))
 
 
 def _type_of(node: ast.expr, file: str, line: int) -> type | None:
@@ -220,11 +237,20 @@ def _made_as(node: ast.expr, file: str, line: int) -> type | None:
     """Return the class that all assignments to it make it of: in its function, or for ``self.x`` in its class."""
     text = ast.unparse(node)
     within = _class_at(functions(file), line) if text.startswith("self.") else _scope(file, line)
-    given = [one for one in (() if within is None else ast.walk(within)) if isinstance(one, ast.Assign)]
-    pairs = (pair for one in given for target in one.targets for pair in _each(target, one.value))
-    calls = [value for target, value in pairs if ast.unparse(target) == text]
+    calls = () if within is None else _given(within).get(text, ())
     kinds = {_type_of(one, file, one.lineno) if isinstance(one, ast.Call) else None for one in calls}
     return kinds.pop() if len(kinds) == 1 else None
+
+
+@functools.lru_cache(maxsize=_MOST)
+def _given(within: ast.AST) -> Mapping[str, Sequence[ast.expr]]:
+    """Return what is assigned there, by the text of what it is assigned to."""
+    found: dict[str, list[ast.expr]] = {}
+    for one in ast.walk(within):
+        for target in one.targets if isinstance(one, ast.Assign) else ():
+            for name, value in _each(target, one.value):  # type: ignore[attr-defined]
+                found.setdefault(ast.unparse(name), []).append(value)
+    return found
 
 
 def _each(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
