@@ -12,8 +12,8 @@ from tests.unit.analysis.mends.told import placed
 EIGH = "lam, u = torch.linalg.eigh(cov)"
 
 
-def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True):
-    given = (by_hand.fact(zeros=5, shape=(6,), min=0.0, max=1e-15, absmax=1e-15, absmin=1e-15),)
+def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, many=6):
+    given = (by_hand.fact(zeros=5, shape=(many,), min=0.0, max=1e-15, absmax=1e-15, absmin=1e-15),)
     given = (by_hand.fact(shape=(20, 6)), *given) if op == "div" else given
     bad = by_hand.fact(shape=(6,), **({"neginf": 5} if op == "log" else {"posinf": 5}))
     around = Around(block=(Statement(11, made), Statement(12, line)))
@@ -45,6 +45,12 @@ def test_the_matrix_is_mended_before_it_is_taken_apart(at, by_hand, op, line, ca
         assert w.grad.isfinite().all()
         exact = torch.linalg.eigh((z.T @ z / 19).double())[0]
         assert torch.allclose(names["lam"].double(), exact, rtol=1e-3, atol=1e-6)
+
+
+def test_of_many_values_the_numbers_that_part_them_are_not_small_and_another_way_comes_first(at, by_hand):
+    told = of_values(at, by_hand, "rsqrt", "y = lam.rsqrt()", "lam.rsqrt()", many=64)
+    assert told[0].text.startswith("Whiten by a Cholesky factor")
+    assert all(one.code is None for one in told)
 
 
 def test_singular_values_are_the_second_that_svd_hands_back(at, by_hand):

@@ -8,6 +8,8 @@ from importlib.machinery import SourceFileLoader
 
 import pytest
 
+from nandiag.runtime.frames import USER
+from nandiag.runtime.watch.told.answers.passed_over import leads_on
 from nandiag.runtime.watch.told.answers.trains import trains
 
 TEXT = """
@@ -70,3 +72,29 @@ def test_many_helpers_of_many_calls_take_no_long_time(script):
     began = time.process_time()
     assert trains(calls[1], path) is not True
     assert time.process_time() - began < 2.0
+
+
+IN_A_LOOP = """
+for k in range(24):
+    value = measured(k)
+    if not isfinite(value):
+        continue
+    rows.append(value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "goes_on"),
+    [
+        (IN_A_LOOP, False),
+        (IN_A_LOOP.replace("rows.append(value)", "optimizer.step()"), True),
+        ("for batch in data:" + IN_A_LOOP.replace("\n", "\n    ") + "\n    loss.backward()\n", True),
+        ("def micro_losses():" + IN_A_LOOP.replace("\n", "\n    "), True),
+    ],
+)
+def test_a_loop_of_the_script_in_which_nothing_trains_passes_over_no_loss(tmp_path, text, goes_on):
+    path = tmp_path / "loop.py"
+    path.write_text("def measured(k):\n    return k\n\nrows = []\n" + text, encoding="utf-8")
+    line = next(number for number, one in enumerate(path.read_text().splitlines(), 1) if "isfinite" in one)
+    frame = types.SimpleNamespace(file=str(path), line=line, kind=USER)
+    assert leads_on([frame]) is goes_on

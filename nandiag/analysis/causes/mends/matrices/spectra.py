@@ -17,6 +17,8 @@ from nandiag.events import Statement
 _VALUES = {"eigh": 0, "svd": 1}
 _SLUGS = frozenset({"division_by_zero", "log_of_zero", "singular_gradient"})
 _CALLED = ("rsqrt", "sqrt", "log", "log2", "log10", "reciprocal", "pow")
+# With more values the numbers that part them are no longer small beside them.
+_FEW = 16
 _RAMP = (
     "{0} + 1e-5 * {0}.detach().abs().amax((-2, -1), keepdim=True).clamp_min(1e-3) * "
     "torch.arange(1, {0}.shape[-1] + 1).to({0}) * torch.eye(*{0}.shape[-2:]).to({0})"
@@ -30,9 +32,9 @@ _LATE = (
     "values, and so equal ones (zeros, say) make that NaN in the step itself, as does the same number on all of the "
     "diagonal."
 )
-_OR = Suggestion(
-    "Or whiten by a Cholesky factor (torch.linalg.cholesky of the matrix with a little on its diagonal), whose "
-    "gradient has no such division."
+_CHOLESKY = (
+    "hiten by a Cholesky factor (torch.linalg.cholesky of the matrix with a little on its diagonal), whose gradient "
+    "has no such division."
 )
 
 
@@ -45,8 +47,14 @@ def instead(facts: Facts, cause: Cause) -> Cause | None:
     statement, op, matrix = made
     text = _MOVED.format(values=values, op=op, line=statement.line, matrix=ast.unparse(matrix))
     learns = facts.extra.get("of_weights") is not False
-    told = Suggestion(text + (_LATE.format(values=values, op=op) if learns else ""), _line(statement, matrix))
-    return replace(cause, suggestions=(told, *([_OR] if op == "eigh" and learns else [])))
+    few = any(0 < fact.shape[-1] <= _FEW for fact in facts.origin.inputs[-1:] if fact.shape)
+    told = Suggestion(
+        text + (_LATE.format(values=values, op=op) if learns else ""), _line(statement, matrix) if few else None
+    )
+    if op != "eigh" or not learns:
+        return replace(cause, suggestions=(told,))
+    whitened = Suggestion(("Or w" if few else "W") + _CHOLESKY)
+    return replace(cause, suggestions=(told, whitened) if few else (whitened, told))
 
 
 def _values(facts: Facts) -> str | None:

@@ -77,7 +77,20 @@ def _turns_to_next(condition: ast.If, file: str, leaves: type[ast.stmt] | UnionT
         return bool(kinds)
     behind = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno > end_of(condition)[0]]
     before = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno < condition.lineno]
-    return any_trains(behind, file) is True or any_trains(before, file) is not True
+    told = any_trains(behind, file), any_trains(before, file)
+    return told[0] is True or (told[1] is not True and not (told == (False, False) and _rests(loop, file)))
+
+
+def _rests(loop: ast.AST, file: str) -> bool:
+    """Whether surely nothing trains by what a loop of the script's outermost lines comes to: it looks into something.
+
+    What a function's loop comes to is for its caller, and so is what is yielded.
+    """
+    tree = tree_of(file)
+    outermost = next((one for one in (tree.body if tree else ()) if any(node is loop for node in ast.walk(one))), None)
+    if outermost is None or isinstance(outermost, Function | ast.ClassDef):
+        return False
+    return any_trains(ast.walk(outermost), file) is False
 
 
 def _loop(file: str, line: int, kind: Any) -> ast.AST | None:

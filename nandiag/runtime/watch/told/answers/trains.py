@@ -176,8 +176,7 @@ def _held(owner: Any) -> Mapping[str, Any]:
 
 
 def _global(name: str, file: str) -> Any:
-    module = _module(file)
-    return _UNKNOWN if module is None else module.get(name, getattr(builtins, name, _UNKNOWN))
+    return (_module(file) or {}).get(name, getattr(builtins, name, _UNKNOWN))
 
 
 def _module(file: str) -> dict[str, Any] | None:
