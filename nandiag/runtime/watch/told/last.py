@@ -27,9 +27,8 @@ from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.tape.traceless import roots_of
 from nandiag.runtime.together.shards import SHARDS
 from nandiag.runtime.watch.judge import Border
-from nandiag.runtime.watch.told.answers.asked import Asked, is_sure
+from nandiag.runtime.watch.told.answers.asked import Asked, Question, is_sure
 from nandiag.runtime.watch.told.answers.last_skip import is_of_scale, may_be_skip
-from nandiag.runtime.watch.told.answers.passed_over import is_passed_over
 from nandiag.runtime.watch.told.nothing import nothing_to_draw
 from nandiag.runtime.watch.told.refused import refused_argument, refused_matrix
 from nandiag.runtime.watch.told.spoken import Refusal, arrays_of, is_of_numbers, spoken_of
@@ -97,8 +96,8 @@ class LastLook:
         begun = sentinel.capture.tape.unfinished() or sentinel.looker.unfinished or self._asked.loss is not None
         if not (spoken or begun):
             return
-        if error is None and asked is not None and (is_passed_over(asked) or sentinel.left_out.are_metrics()):
-            return  # it is told among the steps that the script left out, or is no loss
+        if error is None and self._is_none(asked):
+            return
         broken = None if error is None else self.refusal.broken(error)
         of_numbers = error is None or is_of_numbers(error)
         # Nothing in this step says that others end in it too: nobody is to be waited for.
@@ -115,6 +114,13 @@ class LastLook:
                 RECORDER.emit(looked, urgent=True)
         elif of_numbers:
             self._left_on(optimizer, looked, by_error=error is not None)
+
+    def _is_none(self, asked: Question | None) -> bool:
+        """Whether it is told among the steps that the script left out, or is no loss that trains."""
+        left_out = self._sentinel.left_out
+        if asked is None:
+            return left_out.is_evaluation()
+        return left_out.is_passed(asked) or left_out.are_metrics()
 
     def _left_on(self, optimizer: Optimizer | None, looked: Looked | None, *, by_error: bool) -> None:
         """The step could not be run again, or showed nothing: tell what the script asked of before it ended."""

@@ -137,3 +137,78 @@ def test_a_few_that_are_passed_over_are_not_warned_of(work):
             continue
         run.update(loss)
     assert not worker.events(Warned)
+
+
+class Stepper:
+    def __init__(self, run):
+        self.run = run
+
+    def __call__(self, loss):
+        self.run.update(loss)
+
+
+def by_an_object(run, bad):
+    update = Stepper(run)
+    for step in range(STEPS):
+        loss = run.loss(STEPS if step in bad else 0)
+        if torch.isfinite(loss):
+            update(loss)
+
+
+def by_an_expression(run, bad):
+    for step in range(STEPS):
+        loss = run.loss(STEPS if step in bad else 0)
+        (run.update if torch.isfinite(loss) else id)(loss)
+
+
+def or_gives_up(run, bad):
+    update, lost = Stepper(run), 0
+    for step in range(STEPS):
+        loss = run.loss(STEPS if step in bad else 0)
+        if not torch.isfinite(loss):
+            lost += 1
+            if lost > 1:
+                break
+        else:
+            update(loss)
+
+
+@pytest.mark.parametrize("way", [by_an_object, by_an_expression])
+def test_what_it_did_before_it_does_with_the_last_one_too(work, way):
+    worker = work()
+    way(Run(), (1, STEPS - 1))
+    worker.sentinel.last.take()
+    worker.sentinel.finish()
+    assert worker.harms == []
+    assert sum(one.in_a_row for one in worker.events(Skipped)) == 2
+
+
+def test_a_loop_that_is_left_on_the_second_one_has_ended_on_it(work):
+    worker = work()
+    or_gives_up(Run(), (1, STEPS - 2))
+    worker.sentinel.last.take()
+    assert [one.what for one in worker.harms] == ["loss"]
+
+
+def test_the_last_row_is_looked_at_though_single_ones_were_before(work):
+    worker, run = work(), Run()
+    for step in range(STEPS + MORE):
+        loss = run.loss(STEPS if step == 2 else step)
+        if torch.isnan(loss):
+            continue
+        run.update(loss)
+    worker.sentinel.last.take()
+    worker.sentinel.finish()
+    looked = {one.step for one in worker.events(Skipped) if one.look is not None}
+    assert looked == {2, STEPS - 1}
+
+
+def test_losses_of_classes_at_the_end_that_nobody_asked_of_are_an_evaluation(work):
+    worker, run = work(), Run()
+    for _ in range(STEPS):
+        run.update(functional.cross_entropy(run.net(torch.rand(8, 4)), torch.arange(8) % 3))
+    out, of = run.net(torch.rand(8, 4)), torch.arange(8) % 3
+    table = torch.stack([functional.cross_entropy(out[of == at], of[of == at]) for at in range(4)]).detach()
+    assert len(table.tolist()) == 4
+    worker.sentinel.last.take()
+    assert worker.harms == []

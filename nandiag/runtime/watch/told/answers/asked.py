@@ -72,6 +72,8 @@ class Asked:
         self._bad_in: dict[tuple[CodeType, int], tuple[int, bool | None]] = {}
         self._good_in: dict[tuple[CodeType, int], int] = {}  # and that in which it had its usual answer
         self._good_beside = -1
+        self._first_bad: dict[tuple[CodeType, int], int] = {}  # the first step in which a line was told of a bad loss
+        self._again_in = -1
         self._since = 0.0
         # Where it asks behind its newest backward call, in what step and behind how many such calls of it.
         self._behind, self.behind = (-1, -1), deque[Trail](maxlen=_BEHIND)
@@ -157,6 +159,8 @@ class Asked:
         step = self._clock.step
         if len(self._bad_in) < _MOST_LINES or line in self._bad_in:
             self._bad_in[line] = step, answer
+            if self._first_bad.setdefault(line, step) < step:
+                self._again_in = step
         if self._good_in.get(line) == step:
             self._good_beside = step
 
@@ -172,6 +176,11 @@ class Asked:
             self._good_beside = step
         elif line in self._good_in or len(self._good_in) < _MOST_LINES:
             self._good_in[line] = step
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a line was told of a bad loss in this step, and of one in an earlier step that was trained behind."""
+        return self._again_in == self._clock.step
 
     @property
     def all_bad(self) -> bool:

@@ -33,7 +33,7 @@ from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
 from nandiag.runtime.watch.told.answers.kept import kept_bad
-from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_passed_over, may_train
+from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_left_on, is_passed_over, may_train
 from nandiag.runtime.watch.told.answers.trained import Trained
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class LeftOut:
 
     def __init__(self, sentinel: Sentinel, asked: Asked) -> None:
         self._sentinel, self.asked = sentinel, asked
-        self._looks, self._passed_in, self._evaluated_in = 0, -1, -1  # the last two are steps
+        self._looks = self._rows = 0
+        self._passed_in = self._evaluated_in = -1  # steps
         self.trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
 
@@ -167,10 +168,20 @@ class LeftOut:
         here = self._here()
         perhaps = self._perhaps_rejected(here)
         for one in here:
-            if (one.norm and not by_error) or is_passed_over(one) or id(one) in perhaps:
+            if (one.norm and not by_error) or self.is_passed(one, by_error=by_error) or id(one) in perhaps:
                 self._set_apart(one)
         self._tell_dropped(last=True)
         sentinel.skips.last_words()
+
+    def is_passed(self, question: Question, *, by_error: bool = False) -> bool:
+        """Whether the script passes over what it asked of: by its text, or as it did before, and trained on."""
+        again = self.asked.goes_on and not by_error
+        return is_passed_over(question) or (again and not is_left_on(question))
+
+    def is_evaluation(self) -> bool:
+        """Whether nothing that was begun behind the last update is of a line that trains, and nothing was asked of."""
+        trained = self._sentinel.clock.updated_in >= 0 and self.asked.newest is None
+        return trained and not self.trained.may_train(self._sentinel.capture.tape.whole())
 
     def _perhaps_rejected(self, here: Sequence[Question]) -> Container[int]:
         """Return the losses that were to be handed to what is not known, where so many to the end tell what that does.
@@ -199,6 +210,9 @@ class LeftOut:
         here = set(map(id, passed))
         self.asked.known = [one for one in self.asked.known if id(one) not in here]
         self.asked.many = len(self.asked.known) + _MORE  # each time takes as long as the tape is
+        if self._passed_in < self._sentinel.clock.step and self._rows < _MOST_LOOKS:
+            self._rows += 1  # so many in a row may be harm by now, whatever was looked at before
+            self._looks = min(self._looks, _MOST_LOOKS - 1)
         self._passed_in = self._sentinel.clock.step
         if not _trains(self._sentinel.capture.known.values()):
             self._evaluated_in = self._passed_in

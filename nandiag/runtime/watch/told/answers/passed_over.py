@@ -29,10 +29,20 @@ def is_passed_over(question: Question) -> bool:
     return leads_on(question.spot(0).frames)
 
 
+@guarded("questions")
+def is_left_on(question: Question) -> bool:
+    """Whether that condition surely ends the loop, or the script."""
+    return _leads(question.spot(0).frames) is False
+
+
 def leads_on(frames: Iterable[Frame]) -> bool:
     """Whether the innermost condition that what ``frames`` ask is asked for leads on, and does not end the loop."""
+    return _leads(frames) is True
+
+
+def _leads(frames: Iterable[Frame]) -> bool | None:
     answers = (_answer(frame.file, frame.line) for frame in frames if frame.kind == USER)
-    return next((one for one in answers if one is not None), False)
+    return next((one for one in answers if one is not None), None)
 
 
 @guarded("questions")

@@ -71,6 +71,10 @@ class Trained:
         own = _own(maker)
         return not self.was_read(maker) and (not self._places or _place(own) in self._places)
 
+    def may_train(self, entries: Iterable[Entry]) -> bool:
+        """Whether one of ``entries`` is of a line that trains, called as here; where none is known, any may be."""
+        return not self._ways or any(_way(one) in self._ways for one in entries if one.grad)
+
     def was_read(self, maker: Entry) -> bool:
         """Whether it is of a line that was read beside what trains, called as it is here."""
         return _way(_own(maker)) in self._read
