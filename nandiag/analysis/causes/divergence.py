@@ -117,8 +117,9 @@ _USUAL = 512.0
 
 def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
-    found = apart.by_rates(facts, _by_course(facts), courses(facts.history, *until(facts)))
-    return put_together.beside(facts, found)
+    course = courses(facts.history, *until(facts))
+    found = apart.by_rates(facts, _by_course(facts), course)
+    return put_together.beside(facts, found, rose=bool(course) and course[0].rate_rose)
 
 
 def _by_course(facts: Facts) -> Cause | None:

@@ -262,6 +262,27 @@ def test_training_that_ran_away_beside_an_exchange_of_weights_is_not_laid_to_the
     assert other.suggestions[0].code is None
 
 
+@pytest.mark.parametrize("line", ["dist.broadcast(flat, 0)", "dist.all_reduce(p, op=dist.ReduceOp.MAX)"])
+@pytest.mark.parametrize("past", [history([*CALM, *UP]), history([10.0 * 4.0**at for at in range(18)])])
+def test_a_copy_of_weights_adds_nothing_up_and_is_told_behind_the_help_for_the_rate(by_hand, past, line):
+    alone = story(by_hand, Compared(STEP), past, optimizer="SGD")
+    found = story(by_hand, Compared(STEP, exchanged=(f"train.py:8: {line}",)), past, optimizer="SGD")
+    assert (found.slug, found.leads) == (alone.slug, alone.leads)
+    assert found.suggestions[:-1] == alone.suggestions
+    assert "train.py:8" in found.suggestions[-1].text
+    assert "sum" not in found.suggestions[-1].text
+
+
+def test_a_rate_that_rose_comes_before_a_sum_of_weights(by_hand):
+    past = history([*CALM, *UP])
+    past = replace(past, lr=(*past.lr[: len(CALM)], *(5.0 for _ in UP)))
+    found = story(by_hand, Compared(STEP, exchanged=(SUM,)), past, optimizer="SGD")
+    assert found.slug == "lr_divergence"
+    assert not found.suggestions[0].text.startswith("Look at train.py:8")
+    assert "a sum over ranks" in found.suggestions[-1].text
+    assert found.suggestions[-1].code is None
+
+
 @pytest.mark.parametrize(("behind", "told"), [([9e8, 8e8, 9e8], True), ([5.0, 4.0, 9e8], False), ([], False)])
 def test_where_the_loss_stays_as_large_the_batches_behind_are_to_be_looked_at_too(by_hand, behind, told):
     steps = [*CALM, 1e9, *behind, float("inf")]

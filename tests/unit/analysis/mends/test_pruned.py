@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations
 
 from nandiag.analysis.causes import explain
 from nandiag.analysis.causes.mends.divisors import zero_weights
+from nandiag.analysis.causes.mends.script import naming
 from nandiag.events import Harm
 from tests.unit.analysis.mends.told import on
 
@@ -52,4 +53,4 @@ def test_without_a_name_for_the_model_or_of_columns_there_are_no_such_lines(at, 
 @pytest.mark.parametrize(("name", "free"), [("x", "pruned"), ("pruned_v", "zeroed")])
 def test_no_name_of_the_script_is_written_over(at, by_hand, name, free):
     facts = at("_weight_norm_interface", (by_hand.fact(),), (by_hand.fact(nan=1),), text="y = self.a(x)")
-    assert zero_weights._free(on(facts, (name, "f(x)"))) == free
+    assert naming.free(on(facts, (name, "f(x)")), zero_weights._PREFIXES, begins=True) == free

@@ -72,10 +72,10 @@ def test_the_logarithm_of_a_sum_over_ranks_has_the_largest_of_all_ranks_added_ba
     first = told(at, by_hand, PARTS, "e = z.exp()", "z.exp()")[0]
     assert "add it back behind the logarithm" in first.text
     assert first.code.splitlines() == [
-        "top = z.amax(-1, keepdim=True)",
-        "dist.all_reduce(top, op=dist.ReduceOp.MAX)",
-        "e = (z - top).exp()",
-        "return (d.log() + top.squeeze(-1) - z[:, 0]).mean()",
+        "top_exponent = z.amax(-1, keepdim=True)",
+        "dist.all_reduce(top_exponent, op=dist.ReduceOp.MAX)",
+        "e = (z - top_exponent).exp()",
+        "return (d.log() + top_exponent.squeeze(-1) - z[:, 0]).mean()",
     ]
     other = told(at, by_hand, PARTS + "\nf(e)", "e = z.exp()", "z.exp()")[0]
     assert "behind the logarithm" not in other.text
@@ -109,6 +109,23 @@ def test_a_softmax_over_groups_has_the_largest_of_each_group_subtracted(at, by_h
     exec(f"{first.code}\n{rest}", names)  # noqa: S102 - the tests' own
     wanted = torch.cat([torch.softmax(score[a:b], 0) for a, b in ((0, 2), (2, 4), (4, 5), (5, 6))])
     assert torch.allclose(names["alpha"], wanted)
+
+
+@pytest.mark.parametrize("own", ["top", "top_exponent", "largest_exponent"])
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("Q = f(out).exp()", "s = Q.sum()\ndist.all_reduce(s)\nQ /= s"),
+        ("e = z.exp()", PARTS),
+        ("w = score.exp()", GROUPED[0]),
+    ],
+)
+def test_the_largest_is_given_no_name_that_the_script_has(at, by_hand, line, rest, own):
+    """The script keeps a number of its own by that name from step to step."""
+    first = told(at, by_hand, f"{rest}\n{own} = max({own}, 1.0)", line, line.partition(" = ")[2], of_weights=True)[0]
+    bound = [one.id for one in ast.walk(ast.parse(first.code.partition("\nreturn")[0])) if isinstance(one, ast.Name)]
+    assert bound[0].endswith("_exponent")
+    assert own not in bound
 
 
 @pytest.mark.parametrize(

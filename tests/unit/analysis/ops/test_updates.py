@@ -307,6 +307,58 @@ def test_a_step_size_of_the_scripts_own_that_ran_away_is_the_cause(at, by_hand):
     assert mend.code == "lr = (lr + meta * h).clamp(0.0, 0.1)"
 
 
+def by_number(at, by_hand, line, expression, *, phase="optimizer", made="lr * 2", name="lr", size=2.0**21):
+    """The same by a Python number, of a gradient that is a single number itself."""
+    given = (by_hand.fact(shape=(), min=3.0, max=3.0, absmax=3.0),)
+    words = {**on(line, expression), "phase": phase, "extra": {"arg1": size}}
+    facts = at("mul", given, (by_hand.fact(posinf=1),), **words)
+    around = Around(written=(Written(name, (7,)),), kinds=(Meaning(name, made, "train.py", 7),))
+    return replace(facts, look=replace(facts.look, site=Site(around=around)))
+
+
+def blamed(facts):
+    story, _ = explain(facts)
+    return story is not None and story.slug == "lr_invalid"
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "name"),
+    [
+        ("h = p.grad.half() * scale", "p.grad.half() * scale", "scale"),
+        ("p.sub_(p.grad.half() * lr)", "p.grad.half() * lr", "lr"),
+        ("h = p.grad * factor", "p.grad * factor", "factor"),
+        ("p -= p.grad * loss_scale", "p.grad * loss_scale", "loss_scale"),
+        ("h = p.grad * iterate", "p.grad * iterate", "iterate"),
+        ("p -= total * weight", "total * weight", "weight"),
+    ],
+)
+def test_what_scales_a_gradient_is_no_step_size(at, by_hand, line, expression, name):
+    assert not blamed(by_number(at, by_hand, line, expression, name=name, made="2.0 ** 21"))
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "name", "made"),
+    [
+        ("p -= lr * g", "lr * g", "lr", "2.0 ** 21"),
+        ("p.sub_(self.step_size * d)", "self.step_size * d", "self.step_size", "2.0 ** 21"),
+        ("p.data = p.data - k * p.grad", "k * p.grad", "k", "2.0 ** 21"),
+        ("p.add_(-(k * d))", "k * d", "k", "base_lr * 2.0 ** 21"),
+    ],
+)
+def test_a_python_number_is_bounded_by_what_a_number_has(at, by_hand, line, expression, name, made):
+    facts = by_number(at, by_hand, line, expression, name=name, made=made)
+    assert blamed(facts)
+    assert explain(facts)[0].suggestions[0].code == f"{name} = min(max({made}, 0.0), 0.1)"
+
+
+@pytest.mark.parametrize(("what", "step"), [("parameter", 0), ("loss", 0), ("parameter", -1)])
+def test_a_step_size_of_an_update_without_an_optimizer_is_named_where_weights_went_bad(at, by_hand, what, step):
+    facts = by_number(at, by_hand, "p -= lr * p.grad", "lr * p.grad", phase="loss", size=1e39)
+    phase = "optimizer" if what == "parameter" else "loss"
+    own = Harm(what, facts.origin.step + step, phase, (), 1, 1)
+    assert blamed(replace(facts, harm=own)) is (what == "parameter" and step == 0)
+
+
 @pytest.mark.parametrize("size", [0.1, -0.1, 100.0])
 def test_a_step_size_of_a_usual_kind_is_none(at, by_hand, size):
     story, _ = explain(by_own_rate(at, by_hand, size))

@@ -30,6 +30,49 @@ def averaged(model):
         one.data /= dist.get_world_size()
 
 
+def shared(model):
+    flat = torch.cat([one.flatten() for one in model.parameters()])
+    flat *= 0.5
+    dist.all_reduce(flat)
+
+
+def shared_before(model):
+    scaled = [0.5 * one.flatten() for one in model.parameters()]
+    flat = torch.cat(scaled)
+    dist.all_reduce(flat)
+
+
+def shared_within(model):
+    for one in model.parameters():
+        dist.all_reduce(one * 0.5)
+
+
+def shared_behind(model):
+    for one in model.parameters():
+        old = one.clone()
+        dist.all_reduce(one)
+        one.copy_(old).add_(one, alpha=0.5)
+
+
+def mixed(model):
+    for one in model.parameters():
+        old = one.clone()
+        dist.all_reduce(old)
+        one.lerp_(old, 0.5)
+
+
+def largest(model):
+    for one in model.parameters():
+        dist.all_reduce(one, op=dist.ReduceOp.MAX)
+
+
+def pulling(model):
+    mine = torch.cat([one.flatten() for one in model.parameters()])
+    centre = torch.zeros_like(mine)
+    pull = 0.9 * (mine - centre)
+    dist.reduce(pull.clone(), 0)
+
+
 def pulled(model):
     flat = torch.cat([one.flatten() for one in model.parameters()])
     dist.broadcast(flat, 0)
@@ -79,6 +122,20 @@ def test_a_sum_of_weights_is_told_with_its_line(work, alone):
 
 def test_what_is_as_large_as_all_weights_is_told_too(work, alone):
     assert lines(work, pulled) == (place("dist.broadcast(flat, 0)"),)
+
+
+def test_what_the_ranks_pull_at_one_copy_adds_up_though_each_gives_a_share(work, alone):
+    assert lines(work, pulling) == (place("dist.reduce(pull.clone(), 0)"),)
+
+
+@pytest.mark.parametrize("between", [shared, shared_before, shared_within, shared_behind, mixed, largest])
+def test_a_weighted_mean_and_the_largest_are_none(work, alone, between):
+    assert lines(work, between) == ()
+
+
+def test_a_sum_comes_before_a_copy(work, alone):
+    found = lines(work, lambda model: (summed(model), pulled(model)))
+    assert [one.partition(": ")[2] for one in found] == ["dist.all_reduce(one)", "dist.broadcast(flat, 0)"]
 
 
 @pytest.mark.parametrize("between", [averaged, handed_on, of_metric])

@@ -6,7 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting, quotients
+from nandiag.analysis.causes.mends.script import fitting, naming, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
@@ -122,7 +122,7 @@ def _kept_pruned(facts: Facts) -> str | None:
     end, other = next((pair for pair in _ENDS if name.endswith(pair[0])), ("", ""))
     if model is None or not end or len(rows) < len("rc") or length.shape != (rows[0], *(1 for _ in rows[1:])):
         return None
-    of = _free(facts)
+    of = naming.free(facts, _PREFIXES, begins=True)
     return (
         f"{of}_w = dict({model}.named_parameters())\n"
         f'for {of}_v in [one for one in {of}_w if one.endswith("{end}")]:\n'
@@ -131,15 +131,7 @@ def _kept_pruned(facts: Facts) -> str | None:
     )
 
 
-def _free(facts: Facts) -> str:
-    """Return how names begin that nothing of the script is seen to be called by: the lines are put beside its own."""
-    around, texts = facts.around, [facts.origin.source or "", *facts.uses]
-    if around is not None:
-        texts += [f"{one.name} {one.text}" for one in (*around.names, *around.kinds)]
-        texts += [*(one.name for one in around.written), *(one.text for one in around.block)]
-    return next((one for one in _PREFIXES if f"{one}_" not in " ".join(texts)), _PREFIXES[-1])
-
-
+# How names begin: the lines are put beside the script's own.
 _PREFIXES = ("pruned", "zeroed", "emptied", "of_pruning")
 
 

@@ -12,7 +12,8 @@ from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.script import fitting, meanings, naming, parsing, quotients
 from nandiag.analysis.report import Suggestion
 
-_TOP = "top"
+# What is known of the text need not be all of it: a name that few scripts have comes first.
+_TOPS = ("top_exponent", "largest_exponent", "subtracted_exponent")
 _TEXT = (
     "It is divided by its own sum below: subtract the largest of what goes in, which changes nothing of the quotient"
 )
@@ -146,10 +147,11 @@ def _by_largest(facts: Facts, given: ast.expr, name: str, at: int, call: ast.Cal
         return None
     flat = len(facts.origin.inputs[0].shape) == 1
     largest = "scatter_reduce" if flat else _SUMS[own]
-    top = f"{ast.unparse(base)}.{largest}(0, {ast.unparse(index)}, {fitting.bracketed(given)}.detach(), 'amax', "
-    picked = f"{_TOP}.gather(0, {ast.unparse(index)})" if own == "scatter_add" else f"{_TOP}[{ast.unparse(index)}]"
+    top = naming.free(facts, _TOPS)
+    most = f"{ast.unparse(base)}.{largest}(0, {ast.unparse(index)}, {fitting.bracketed(given)}.detach(), 'amax', "
+    picked = f"{top}.gather(0, {ast.unparse(index)})" if own == "scatter_add" else f"{top}[{ast.unparse(index)}]"
     line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {picked}")
-    return naming.before(facts.origin, _TOP, f"{top}include_self=False)", line)
+    return naming.before(facts.origin, top, f"{most}include_self=False)", line)
 
 
 def _only_divides(statements: list[ast.stmt], name: str, at: int, index: ast.expr) -> bool:
@@ -190,15 +192,16 @@ def logged(facts: Facts) -> Suggestion | None:
     total, dim, reducing, takes = parts
     fixed = facts.extra.get("of_weights") is False
     most = f"{fitting.bracketed(given)}{'' if fixed else '.detach()'}.amax({dim}, keepdim=True)"
-    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {_TOP}")
-    line = naming.before(facts.origin, _TOP, most, line)
+    top = naming.free(facts, _TOPS)
+    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {top}")
+    line = naming.before(facts.origin, top, most, line)
     if line is None:
         return None
     first, _, last = line.partition("\n")
     text = f"The logarithm of its sum over all ranks is taken below: subtract the largest of all ranks first{_BACK}"
-    back = _Back(total, dim)
+    back = _Back(total, dim, top)
     mended = [ast.unparse(back.visit(ast.parse(ast.unparse(one)))) for one in takes]
-    return Suggestion(text, "\n".join((first, _over_ranks(reducing), last, *mended)))
+    return Suggestion(text, "\n".join((first, _over_ranks(reducing, top), last, *mended)))
 
 
 _BACK = ", and add it back behind the logarithm."
@@ -249,8 +252,8 @@ def _quotients(node: ast.AST, name: str, total: str) -> int:
 class _Back(ast.NodeTransformer):
     """Add what was subtracted to each logarithm of the sum."""
 
-    def __init__(self, total: str, dim: str) -> None:
-        self._total, self._added = total, ast.parse(f"{_TOP}.squeeze({dim})", mode="eval").body
+    def __init__(self, total: str, dim: str, top: str) -> None:
+        self._total, self._added = total, ast.parse(f"{top}.squeeze({dim})", mode="eval").body
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Put ``(total.log() + top.squeeze(-1))`` for ``total.log()``."""
@@ -260,23 +263,23 @@ class _Back(ast.NodeTransformer):
 
 def _line(facts: Facts, given: ast.expr, reducing: str, *, again: bool) -> str | None:
     most = f"{fitting.bracketed(given)}{'' if facts.extra.get('of_weights') is False else '.detach()'}.max()"
-    named = bool(reducing) or not naming.is_cheap(given)
+    named, top = bool(reducing) or not naming.is_cheap(given), naming.free(facts, _TOPS)
 
     def less(text: str) -> str:
-        code = f"{fitting.unbracketed(text)} - {_TOP if named else most}"
+        code = f"{fitting.unbracketed(text)} - {top if named else most}"
         return f"({code}).clamp_min({_LEAST})" if again else code
 
     line = fitting.argument(facts.origin, "exp", less)
-    line = naming.before(facts.origin, _TOP, most, line) if named else line
+    line = naming.before(facts.origin, top, most, line) if named else line
     if line is None or not reducing:
         return line
     first, _, last = line.partition("\n")
-    return f"{first}\n{_over_ranks(reducing)}\n{last}"
+    return f"{first}\n{_over_ranks(reducing, top)}\n{last}"
 
 
-def _over_ranks(called: str) -> str:
+def _over_ranks(called: str, top: str) -> str:
     module = called.rpartition(".")[0] or "torch.distributed"
-    return f"{called}({_TOP}, op={module}.ReduceOp.MAX)"
+    return f"{called}({top}, op={module}.ReduceOp.MAX)"
 
 
 def _behind(facts: Facts) -> tuple[str, list[ast.stmt]] | None:

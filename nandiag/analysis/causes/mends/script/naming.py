@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
+from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Origin
 
@@ -31,6 +33,19 @@ def before(origin: Origin, name: str, text: str, line: str | None) -> str | None
     if line is None or name in names or is_within_another(origin):
         return None
     return ahead(origin, f"{name} = {fitting.unbracketed(text)}", line, "\n")
+
+
+def free(facts: Facts, names: Sequence[str], *, begins: bool = False) -> str:
+    """Return the first of ``names`` that nothing of the script is seen to be called by; the last where all are.
+
+    What a mend names stands beside the script's own lines. ``begins``: it is how names begin, as ``pruned_v`` does.
+    """
+    around, texts = facts.around, [facts.origin.source or "", *facts.uses]
+    if around is not None:
+        texts += [f"{one.name} {one.text}" for one in (*around.names, *around.kinds)]
+        texts += [*(one.name for one in around.written), *(one.text for one in around.block), *around.outlive]
+    text, end = " ".join(texts), "_" if begins else r"\b"
+    return next((one for one in names if re.search(rf"\b{one}{end}", text) is None), names[-1])
 
 
 def given(origin: Origin) -> str | None:
