@@ -33,7 +33,18 @@ def test_what_is_given_to_weights_in_half_stays_half(at, by_hand, line, shown, u
     assert lifted == line.replace(".half()", ".float()").replace("float16", "float32")
 
 
-@pytest.mark.parametrize("use", ["y = x.mean()", "y = torch.relu(x)", "print(x)", "y = x * 2", "dist.all_reduce(x)"])
+USES = [
+    "y = x.mean()",
+    "y = torch.relu(x)",
+    "print(x)",
+    "y = x * 2",
+    "dist.all_reduce(x)",
+    "p.grad.copy_(x)",
+    "t.add_(x)",
+]
+
+
+@pytest.mark.parametrize("use", USES)
 def test_what_is_bound_by_nothing_is_kept_wide(at, by_hand, use):
     assert cast(at, by_hand, "x = x.half()", "x.half()", use)[0].code == "x = x.float()"
 

@@ -30,12 +30,12 @@ _SENT = (
     "sides, in this cast and in the buffer that receives it. Or bring it to scale before, and back behind."
 )
 _OF_HALF = (
-    "What it is given to has its weights in float16, and takes nothing wider: bring it to scale, or bound it, before "
-    "the cast."
+    "Where what it is given to has its weights in float16 it takes nothing wider: bring it to scale, or bound it, "
+    "before the cast."
 )
 _BOTH = (
-    "Or let both be bfloat16, which has the range of float32, the weights ({}.bfloat16() for .half()) and what they "
-    "are given."
+    "Or let both be bfloat16, which has the range of float32: the weights, where they are float16 ({}.bfloat16()), and "
+    "what they are given."
 )
 
 
@@ -107,4 +107,5 @@ def _is_strict(taker: ast.expr) -> bool:
     if name in _PRODUCTS:
         return True
     of_torch = isinstance(taker.func, ast.Attribute) and fitting.is_module(taker.func.value)
-    return not (of_torch or name in _FREE | _ALIKE)
+    # What writes into a tensor casts to that tensor's own dtype.
+    return not (of_torch or name.endswith("_") or name in _FREE | _ALIKE)
