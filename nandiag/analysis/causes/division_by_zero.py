@@ -355,7 +355,8 @@ def _of_one_number(facts: Facts, name: str | None, counted: str | None) -> tuple
     if begun is not None:
         return (begun,)
     made = _made_of(facts, text) if text is not None and "(" in text else _where_set(facts, text)
-    why = f"{name or text or 'The divisor'} is 0, and what it divides is not: look at {made}"
+    divided = "and what it divides is not" if _is_infinite(facts) else "and so is what it divides, in places at least"
+    why = f"{name or text or 'The divisor'} is 0, {divided}: look at {made}"
     if (tempered := temperatures.bounded(facts)) is not None and bounding.bound_at_zero(facts.origin) is None:
         return (tempered, Suggestion(f"{why}."))
     masked = names.masked(facts, text or "")

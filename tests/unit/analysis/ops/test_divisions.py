@@ -105,6 +105,15 @@ def test_one_over_zero_is_left_out_like_any_other_quotient(at, by_hand, expressi
     assert codes(facts)[0] == code
 
 
+def test_of_nan_it_is_not_said_that_what_is_divided_is_not_0(at, by_hand):
+    given = (by_hand.fact(shape=()), by_hand.fact(None, shape=(), zeros=1, min=0.0, max=0.0, absmax=0.0))
+    extra = {"reconstructed": True, "parameters": ["w"]}
+    shown = on("lr = a.sum() / b.sum()", "a.sum() / b.sum()")
+    facts = at("div", given, (by_hand.fact(nan=1, shape=()),), extra=extra, **{**shown, "phase": "optimizer"})
+    texts = [one.text for one in mechanism(facts).suggestions]
+    assert not any("what it divides is not" in text for text in texts), texts
+
+
 @pytest.mark.parametrize(
     ("expression", "name", "told", "others"),
     [
