@@ -72,8 +72,7 @@ class Asked:
         self._bad_in: dict[tuple[CodeType, int], tuple[int, bool | None]] = {}
         self._good_in: dict[tuple[CodeType, int], int] = {}  # and that in which it had its usual answer
         self._good_beside = -1
-        self._first_bad: dict[tuple[CodeType, int], int] = {}  # the first step in which a line was told of a bad loss
-        self._again_in = -1
+        self._again = -1, -1  # the newest step in which a line was told of a bad loss again, and that before
         self._since = 0.0
         # Where it asks behind its newest backward call, in what step and behind how many such calls of it.
         self._behind, self.behind = (-1, -1), deque[Trail](maxlen=_BEHIND)
@@ -158,9 +157,9 @@ class Asked:
     def _was_bad(self, line: tuple[CodeType, int], answer: bool | None) -> None:  # noqa: FBT001 - as it is read
         step = self._clock.step
         if len(self._bad_in) < _MOST_LINES or line in self._bad_in:
+            before, _ = self._bad_in.get(line, (step, None))
+            self._again = (step, before) if before < step else self._again
             self._bad_in[line] = step, answer
-            if self._first_bad.setdefault(line, step) < step:
-                self._again_in = step
         if self._good_in.get(line) == step:
             self._good_beside = step
 
@@ -178,9 +177,9 @@ class Asked:
             self._good_in[line] = step
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a line was told of a bad loss in this step, and of one in an earlier step that was trained behind."""
-        return self._again_in == self._clock.step
+    def bad_before(self) -> int | None:
+        """The earlier step in which a line was told of a bad loss that is told of one in this step, if any."""
+        return self._again[1] if self._again[0] == self._clock.step else None
 
     @property
     def all_bad(self) -> bool:

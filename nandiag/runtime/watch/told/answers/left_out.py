@@ -7,6 +7,7 @@ the norm of gradients.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ from nandiag.runtime.watch.told.answers.trained import Trained
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
 
-_MOST_LOOKS = 2
+_MOST_LOOKS, _MOST_STEPS = 2, 64
 _MANY, _MORE = 3, 128
 
 
@@ -50,6 +51,7 @@ class LeftOut:
         self._sentinel, self.asked = sentinel, asked
         self._looks = self._rows = 0
         self._passed_in = self._evaluated_in = -1  # steps
+        self._left_out_in: deque[int] = deque(maxlen=_MOST_STEPS)
         self.trained = Trained(sentinel.capture.tape)
         asked.on_many = self._many
 
@@ -175,7 +177,7 @@ class LeftOut:
 
     def is_passed(self, question: Question, *, by_error: bool = False) -> bool:
         """Whether the script passes over what it asked of: by its text, or as it did before, and trained on."""
-        again = self.asked.goes_on and not by_error
+        again = not by_error and self.asked.bad_before in self._left_out_in
         return is_passed_over(question) or (again and not is_left_on(question))
 
     def is_evaluation(self) -> bool:
@@ -272,6 +274,8 @@ class LeftOut:
         if self._sentinel.clock.has_optimizer:
             attach_late()  # it trains, or would had any loss been good
         step = self._sentinel.clock.step
+        if of != "gradient norm":
+            self._left_out_in.append(step)
         every = last and self.asked.all_bad and self._evaluated_in != step
         told = Skipped(step, None, count, 0, value, by="script", look=looked, of=of, last=last, every=every)
         self._sentinel.skips.by_script(told)
