@@ -7,6 +7,7 @@ What was put in is gone by the time that harm is seen, so it is looked at as it 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -71,13 +72,13 @@ class Halves:
     def __init__(self) -> None:
         self._found: list[_Reduced] = []
         self._step = -1
-        self._open: _Reduced | None = None
+        self._here = threading.local()  # the ``open`` call of a thread: hooks may call theirs in threads of autograd's
         self._bad_in: dict[tuple[int, int], int] = {}  # the first step in which the sum of a line came out bad
         self._began, self._spent = time.perf_counter(), 0.0
 
     def begins(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], step: int) -> None:
         """A call of the script's begins."""
-        self._open = None
+        self._here.open = None
         group, places = call.group, _PLACES.get(call.op)
         late = self._spent > _CREDIT + _SHARE * (time.perf_counter() - self._began)
         if call.dtype is not torch.float16 or places is None or group is None or late:
@@ -88,8 +89,8 @@ class Halves:
             largest = _largest(given) if all(one.device.type == "cpu" for one in given) else None
         if largest is not None and len(asked) == 1:
             message = Message(call.op, group.members, call.seq, name_of(group))
-            self._open = _Reduced(call, message, largest, asked[0], later=bool(kwargs.get("async_op")))
-            self._note(self._open, asked[0], step)
+            self._here.open = one = _Reduced(call, message, largest, asked[0], later=bool(kwargs.get("async_op")))
+            self._note(one, asked[0], step)
         self._spent += time.perf_counter() - began
 
     def _note(self, one: _Reduced, asked: Tensor, step: int) -> None:
@@ -104,7 +105,8 @@ class Halves:
     def ended(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], caller: object) -> None:
         """It returned."""
         del args, kwargs, caller
-        one, self._open = self._open, None
+        one: _Reduced | None = getattr(self._here, "open", None)
+        self._here.open = None
         if one is None or one.call.op != name or one.later:
             return
         began = time.perf_counter()

@@ -17,7 +17,14 @@ def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, many=6):
     given = (by_hand.fact(shape=(20, 6)), *given) if op == "div" else given
     bad = by_hand.fact(shape=(6,), **({"neginf": 5} if op == "log" else {"posinf": 5}))
     around = Around(block=(Statement(11, made), Statement(12, line)))
-    facts = at(op, given, (bad,), line=12, **placed(line, call), extra={"of_weights": weights})
+    facts = at(
+        op,
+        given,
+        (bad,),
+        line=12,
+        **placed(line, call),
+        extra={"of_weights": weights, **({"arg1": -0.5} if op == "pow" else {})},
+    )
     return explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions
 
 
@@ -25,6 +32,7 @@ def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, many=6):
     ("op", "line", "call"),
     [
         ("rsqrt", "return z @ u * lam.rsqrt() @ u.T", "lam.rsqrt()"),
+        ("pow", "scale = lam.clamp_min(0) ** -0.5", "lam.clamp_min(0) ** -0.5"),
         ("div", "y = z @ u / lam.sqrt() @ u.T", "z @ u / lam.sqrt()"),
         ("div", "y = z @ u / lam", "z @ u / lam"),
         ("log", "y = u * torch.log(lam) @ u.T", "torch.log(lam)"),

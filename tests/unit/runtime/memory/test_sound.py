@@ -9,7 +9,7 @@ from nandiag.runtime.evidence.op import Stat, stat_of
 from nandiag.runtime.evidence.walk import origin
 from nandiag.runtime.memory.known.sound import Sound
 from nandiag.runtime.memory.there import key_of
-from nandiag.runtime.replay import trace
+from nandiag.runtime.replay.trace import tracer as trace
 from nandiag.runtime.replay.trace.tracer import Tracer
 
 

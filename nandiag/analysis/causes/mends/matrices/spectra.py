@@ -15,6 +15,8 @@ from nandiag.events import Statement
 
 # What is handed back as the values, by its place.
 _VALUES = {"eigh": 0, "svd": 1}
+# A bound on them is as late as a small number beside them.
+_KEPT = frozenset({"clamp", "clamp_min", "clip", "relu", "abs", "unsqueeze", "squeeze", "view", "reshape", "expand"})
 _SLUGS = frozenset({"division_by_zero", "log_of_zero", "singular_gradient"})
 _CALLED = ("rsqrt", "sqrt", "log", "log2", "log10", "reciprocal", "pow")
 # With more values the numbers that part them are no longer small beside them.
@@ -68,7 +70,7 @@ def _values(facts: Facts) -> str | None:
         given = node.left if isinstance(node.op, ast.Pow) else quotients.divided_by(node)
     while given is not None and (root := quotients.root_of(given)) is not None:
         given = root
-    looked = None if given is None else quotients.looked_at(given)
+    looked = None if given is None else quotients.looked_at(given, _KEPT)
     return looked.id if isinstance(looked, ast.Name) else None
 
 
