@@ -80,6 +80,10 @@ def train(folder, rank, ahead, starter):
         model(ahead.get(), scale).mean().backward()
         optimizer.step()
         if step % SAVED == 5:
+            if saving:
+                # Two under way share a group: their threads may call it in one order here, in another on the other
+                # rank, and then both ranks wait for ever, watched or not.
+                saving[-1].result()
             state = {"model": net.state_dict()}
             saving.append(dcp.async_save(state, checkpoint_id=folder / str(step), process_group=apart))
     for one in saving:
