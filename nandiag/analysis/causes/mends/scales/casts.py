@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing, quotients
 from nandiag.analysis.report import Suggestion
 
 # Of these each rank has a buffer that may have been made elsewhere; what is reduced in place is cast on all alike.
@@ -63,7 +63,7 @@ def _takers(facts: Facts) -> Iterator[ast.expr]:
         own = statement.targets[0] if isinstance(statement, ast.Assign) else None
         cast = ast.unparse(found[1])  # what is cast once more behind that is bound by nothing
         whole = isinstance(statement, ast.Assign) and cast in {
-            ast.unparse(one) for one in (statement.value, _looked_at(statement.value))
+            ast.unparse(one) for one in (statement.value, quotients.looked_at(statement.value, _LOOKS))
         }
         if whole and isinstance(own, ast.Name | ast.Attribute):
             used = [one for text in facts.uses if (one := parsing.module(text)) is not None]
@@ -81,18 +81,8 @@ def _given(tree: ast.AST, node: ast.expr) -> Iterator[ast.expr]:
             continue
         method = one.func.value if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) else None
         parts += [] if method is None or _called(one) not in _PRODUCTS else [method]
-        if any(ast.unparse(_looked_at(part)) == text or ast.unparse(part) == text for part in parts):
+        if any(ast.unparse(quotients.looked_at(part, _LOOKS)) == text or ast.unparse(part) == text for part in parts):
             yield one
-
-
-def _looked_at(node: ast.expr) -> ast.expr:
-    while True:
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKS:
-            node = node.func.value
-        else:
-            return node
 
 
 def _called(node: ast.expr) -> str:
