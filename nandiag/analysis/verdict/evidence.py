@@ -315,9 +315,8 @@ def _state_evidence(claim: Claim, at: list[Seen[Harm]]) -> Iterable[str]:
         when = f"after step {harm.since}" if harm.since >= 0 else "before the first step"
         yield f"The {one} was finite {when}."
     dated = harm.since is not None and harm.since >= harm.step - 1
-    early = (
-        harm.phase == "init"
-    )  # it was looked at ahead of the first update that nandiag saw, or the next after a load
+    # It was looked at ahead of the first update that nandiag saw, or the next after a load.
+    early = harm.phase == "init"
     if harm.what == "optimizer_state" and not dated and not early and (look is None or look.outcome != "found"):
         yield "State is looked at in turns where steps are short: an update before this one may have made it."
     elif harm.behind and harm.replays:

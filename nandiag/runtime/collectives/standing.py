@@ -61,9 +61,7 @@ def standing(why: str) -> Standing:
         calls=tuple(_call(one, now) for one in calls),
         stack=stack_of(frame),
         native=record.calls,
-        gone=tuple(
-            map(_gone, {id(one): one for call in calls if (one := call.group) and one.life != RING.life}.values())
-        ),
+        gone=tuple(map(_gone, _destroyed(calls))),
     )
 
 
