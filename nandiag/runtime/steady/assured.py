@@ -28,7 +28,7 @@ from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.steady.trained import Trained
-from nandiag.runtime.steady.vectors import Vectors
+from nandiag.runtime.steady.vectors import MOST, Vectors
 from nandiag.runtime.tape.capture import Capture
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -90,7 +90,7 @@ class Assured:
         self._weight = math.inf
         self._took = math.inf  # the newest look at all, in seconds
         self._addresses: list[int] = []
-        self.trained: Trained | None = None  # weights that are few
+        self.trained: Trained | None = None  # weights that are alike
         self._vectors = Vectors()  # weights where they are not few
         self._whole = self._doubtful = self._sparse = self._elsewhere = False
         self._seen_at = (0, 0, 0)  # how often had been written, loaded and hooked when all was looked at
@@ -237,17 +237,19 @@ class Assured:
             self._in_vain = _IN_VAIN
             return
         self._sparse = any(map(_is_sparse, weights))
-        self._addresses = list(map(_address, weights)) if _are_few(weights) else []
-        self.trained = self._known(optimizer, weights) if self._addresses and not self._elsewhere else None
+        size = sum(map(Tensor.numel, weights)) if _are_alike(weights) else MOST + 1
+        self._addresses = list(map(_address, weights)) if size <= _FEW else []
+        known = size <= MOST and not (self._sparse or self._elsewhere)
+        self.trained = self._known(optimizer, weights, few=size <= _FEW) if known else None
         self._written, self._loads, self._hooks = self._seen_at
         # Vectors of an optimizer that is gone would keep its weights.
         self._of = weakref.ref(optimizer, _clearing(self._vectors, self.trained))
         self._bounds, self._left = Bounds(self._weight, self._weight), ON_DEVICE if self._elsewhere else UPDATES
 
-    def _known(self, optimizer: Optimizer, weights: list[Tensor]) -> Trained | None:
+    def _known(self, optimizer: Optimizer, weights: list[Tensor], *, few: bool) -> Trained | None:
         known = self.trained
         if known is None or self._of() is not optimizer or not known.lies_there(weights):
-            known = Trained(optimizer, weights)
+            known = Trained(optimizer, weights, few=few)
         return known if known.renew(optimizer, is_plain) else None
 
 
@@ -301,10 +303,10 @@ def _touched(weight: Tensor) -> Tensor:
     return weight.detach()[tuple(gradient._indices())]
 
 
-def _are_few(weights: Sequence[Tensor]) -> bool:
-    """Whether they are quickest looked at side by side, as long as they lie where they do."""
+def _are_alike(weights: Sequence[Tensor]) -> bool:
+    """Whether they can be looked at together, as long as they lie where they do."""
     sorts = {(one.dtype, one.layout) for one in weights}
-    return len(sorts) == 1 and weights[0].layout is torch.strided and sum(map(Tensor.numel, weights)) <= _FEW
+    return len(sorts) == 1 and weights[0].layout is torch.strided
 
 
 def _clearing(vectors: Vectors, trained: Trained | None) -> Callable[[object], None]:

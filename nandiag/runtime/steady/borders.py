@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 import sys
-from operator import attrgetter
 from threading import get_ident as _ident
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.recorder import RECORDER
@@ -36,12 +34,9 @@ class _NoGroup:
     WORLD = None
 
 
-_TYPES, _LAYOUTS = frozenset({Tensor}), frozenset({torch.strided})
-_WIDE = frozenset({torch.float32, torch.float64})
 _stacked, _dispatched = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
-_side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 _group: Any = dist.GroupMember if dist.is_available() else _NoGroup
-_layout, _finite = attrgetter("layout"), math.isfinite
+_finite = math.isfinite
 # begins() is called by a guarded hook, that by torch's wrapper of step().
 _HOOK_DEPTH = 3
 # Steps at which the sentinel takes stock of all modules.
@@ -75,16 +70,13 @@ class Borders:
             return False
         if not known.is_same(optimizer) and not self._is_told_else(optimizer, known):
             return False
-        gradients, pending = known.gradients(), sentinel.losses.pending
-        if len(pending) != 1 or not (
-            _TYPES.issuperset(map(type, gradients)) and _LAYOUTS.issuperset(map(_layout, gradients))
-        ):
+        pending = sentinel.losses.pending
+        if len(pending) != 1:
             return False
-        # Torch's own update reads each of them next, so that their memory is there.
-        (value, _, exact, scaled, _), flat = pending[0], _side_by_side(gradients)
-        if scaled or not (exact and value.is_cpu and flat.is_cpu) or flat.dtype not in _WIDE:
+        value, _, exact, scaled, _ = pending[0]
+        if scaled or not (exact and value.is_cpu) or (norm := known.gradients_norm()) is None:
             return False
-        loss, norm = value.item(), _norm(flat).item()
+        loss = value.item()
         waits = bool(sentinel.early.tensors)
         self._within = _finite(loss + norm) and (not waits or self._hears()) and sentinel.assured.begins_plainly(norm)
         if self._within:

@@ -1,6 +1,7 @@
-"""The few weights of one optimizer, looked at side by side as long as they lie where they do (worker).
+"""The weights of one optimizer, looked at by few calls as long as they lie where they do (worker).
 
-What its groups are told beside the learning rate is asked for at once; only where it changed is anything made of it.
+Few elements are quickest looked at side by side, more of them tensor by tensor: to copy them takes longer then. What
+its groups are told beside the learning rate is asked for at once; only where it changed is anything made of it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.look.finite import flat, norm_of_flat
+
 _OFTEN_SET = frozenset({"params", "lr"})
 _PLAIN = frozenset({float, int, bool, str, type(None)})
 _params, _gradient, _address = itemgetter("params"), attrgetter("grad"), Tensor.data_ptr
-_norm = torch.linalg.vector_norm
+_TYPES, _LAYOUTS = frozenset({Tensor}), frozenset({torch.strided})
+_WIDE = frozenset({torch.float32, torch.float64})
+_layout = attrgetter("layout")
+_side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 
 
 class Trained:
@@ -25,9 +31,9 @@ class Trained:
     ``decay``, ``first`` and ``second``: the most by which weights come to gradients, and these to the state's bounds.
     """
 
-    __slots__ = ("_get", "_ids", "_lie", "_together", "_values", "_weights", "decay", "first", "second")
+    __slots__ = ("_are_few", "_get", "_ids", "_lie", "_norm", "_values", "_weights", "decay", "first", "second")
 
-    def __init__(self, optimizer: torch.optim.Optimizer, weights: list[Tensor]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, weights: list[Tensor], *, few: bool) -> None:
         groups = optimizer.param_groups
         names = [name for name, value in groups[0].items() if name not in _OFTEN_SET and _is_plain(value)]
         self._get: Callable[[Any], Any] = itemgetter(*names, *names[:1])  # of one alone no tuple is got
@@ -35,7 +41,8 @@ class Trained:
         # Memory that is let go of, or given to a weight anew, has another address: what is held here stays where it is.
         whole = all(one.is_contiguous() for one in weights)
         self._lie = list(map(_address, weights)), [one.detach().view(-1) if whole else one.detach() for one in weights]
-        self._together: Callable[[list[Tensor]], Tensor] = torch.cat if whole else torch._C._nn.flatten_dense_tensors
+        self._are_few = few or not whole
+        self._norm = (_norm_of_joined if whole else _norm_of_all) if self._are_few else norm_of_flat
         self._values: list[Any] = []
 
     def lies_there(self, weights: list[Tensor]) -> bool:
@@ -71,18 +78,34 @@ class Trained:
         self.second = float(sum("betas" in one for one in groups))
         return True
 
-    def gradients(self) -> list[Any]:
-        """Return the gradient of each weight, None where there is none."""
-        return list(map(_gradient, self._weights))
+    def gradients_norm(self) -> float | None:
+        """Return the norm of all gradients together; None where one is missing, or not a plain one on the host."""
+        gradients: list[Any] = list(map(_gradient, self._weights))
+        if not (_TYPES.issuperset(map(type, gradients)) and _LAYOUTS.issuperset(map(_layout, gradients))):
+            return None
+        # Torch's own update reads each of them next, so that their memory is there.
+        if not self._are_few:
+            first = gradients[0]
+            return norm_of_flat(list(map(flat, gradients))) if first.is_cpu and first.dtype in _WIDE else None
+        joined = _side_by_side(gradients)
+        return _norm(joined).item() if joined.is_cpu and joined.dtype in _WIDE else None
 
     def norm(self) -> float | None:
         """Return the norm of all weights together; None where they lie elsewhere by now."""
         addresses, held = self._lie
-        return _norm(self._together(held)).item() if list(map(_address, self._weights)) == addresses else None
+        return self._norm(held) if list(map(_address, self._weights)) == addresses else None
 
     def let_go(self) -> None:
         """Whose they were is gone."""
         self._ids, self._weights, self._lie = [0], [], ([0], [])
+
+
+def _norm_of_joined(vectors: list[Tensor]) -> float:
+    return float(_norm(torch.cat(vectors)).item())
+
+
+def _norm_of_all(tensors: list[Tensor]) -> float:
+    return float(_norm(_side_by_side(tensors)).item())
 
 
 def _has_list(group: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from nandiag.runtime.look.finite import flat, norm_of_flat, norms
 from nandiag.runtime.memory.there import is_there
 
 # Vectors hold the memory that they are of until the next look: not more than so many elements.
-_MOST = 1 << 22
+MOST = 1 << 22
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
 _WIDE = frozenset({torch.float32, torch.float64})
 _address, _dtype, _size = Tensor.data_ptr, attrgetter("dtype"), Tensor.numel
@@ -68,7 +68,7 @@ def _are_fit(tensors: list[Tensor]) -> bool:
     """Whether each is a vector on the host, one whole with all of its memory there, and they are few in all."""
     plain = _TYPES.issuperset(map(type, tensors)) and all(map(_is_vector, tensors))
     alike = plain and len(set(map(_dtype, tensors))) == 1
-    return alike and sum(map(_size, tensors)) <= _MOST
+    return alike and sum(map(_size, tensors)) <= MOST
 
 
 def _is_vector(tensor: Tensor) -> bool:

@@ -97,6 +97,16 @@ def test_a_step_looks_at_gradients_losses_and_weights_and_seldom_at_the_state(lo
     assert finite.read([torch.ones(())]) == [1.0]
 
 
+def test_more_weights_than_are_copied_cost_few_calls_as_well(loop, monkeypatch):
+    """They are looked at tensor by tensor, by the same short way."""
+    monkeypatch.setattr(assured, "_FEW", 0)
+    for _ in range(60):  # all is looked at once more
+        loop()
+    counts = calls_of(loop)
+    assert counts["runtime/watch/sentinel.py", "before_step"] <= 1
+    assert sum(counts.values()) / STEPS <= 165, counts.most_common(20)
+
+
 def test_a_step_walks_to_the_scripts_line_once_for_each_thing_taped(loop):
     """A forward, two flatten, the loss and the backward; torch's profiling of ``step`` is not among them."""
     counts = calls_of(loop)

@@ -37,9 +37,11 @@ class Loop:
             self.made += 1
 
 
-@pytest.fixture(autouse=True)
-def all_looks_are_dear(monkeypatch):
+@pytest.fixture(autouse=True, params=["few", "many"])
+def all_looks_are_dear(request, monkeypatch):
     monkeypatch.setattr(assured, "_SHARE", 0.0)
+    if request.param == "many":  # more elements than are quickest looked at side by side
+        monkeypatch.setattr(assured, "_FEW", 0)
     monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
     gc.collect()
     gc.freeze()  # buffers of modules that an earlier test left behind would be looked at
