@@ -21,6 +21,8 @@ _INSIDE = (
     (re.compile(r"torch/nn/parallel/distributed\.py$"), "in DistributedDataParallel"),
     (re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$"), "in torch.distributed"),
     (re.compile(r"torch/distributed/fsdp/"), "in FSDP"),
+    # Ours, around the call: it writes down one that raised.
+    (re.compile(r"nandiag/runtime/collectives/wraps\.py$"), "in torch.distributed"),
     (re.compile(r"/(threading|queue)\.py$"), "waiting for another thread"),
     (re.compile(r"/(multiprocessing|concurrent)/"), "waiting for another process"),
     (re.compile(r"/(subprocess|selectors|socket|ssl)\.py$"), "waiting for input or another process"),

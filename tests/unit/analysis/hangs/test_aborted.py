@@ -111,9 +111,9 @@ def test_calls_that_need_not_have_met_tell_nothing_of_ranks_that_could_not_tell_
     assert report.ranks["0"].state == "killed"
 
 
-def within(line):
+def within(line, inner="/x/torch/distributed/distributed_c10d.py"):
     """The stack of a rank that was ended in the call of a line."""
-    frames = (("/x/torch/distributed/distributed_c10d.py", 3252, "torch"), ("/home/u/train.py", line, "user"))
+    frames = ((inner, 3252, "torch"), ("/home/u/train.py", line, "user"))
     return tuple(FrameFact(file, number, "all_reduce", kind) for file, number, kind in frames)
 
 
@@ -121,15 +121,16 @@ LOOP = call(line=23, shape=(8,)), call(line=29, shape=()), call(line=38, reduce=
 STALE = stands(LOOP[0], replace(LOOP[1], state="waits"), moves=6)
 
 
-def gone_on(number, line, standing=STALE):
+def gone_on(number, line, *inner, standing=STALE):
     """A rank that last wrote where it stood in its first step, and was ended much later in the call of ``line``."""
     known = replace(standing, calls=(*standing.calls, replace(LOOP[2], seq=2, state="issued")))
-    return rank(number, known, stack=within(line), moves=80)
+    return rank(number, known, stack=within(line, *inner), moves=80)
 
 
-def test_ranks_that_were_all_ended_before_they_could_say_anything_are_laid_side_by_side_by_their_stacks():
+@pytest.mark.parametrize("inner", [(), ("/x/nandiag/runtime/collectives/wraps.py",)])
+def test_ranks_that_were_all_ended_before_they_could_say_anything_are_laid_side_by_side_by_their_stacks(inner):
     ends = [ended(0, signal=15, ours=True), ended(1, signal=6)]
-    hang = analyse(run(gone_on(0, 23), gone_on(1, 38), ends=ends)).hang
+    hang = analyse(run(gone_on(0, 23, *inner), gone_on(1, 38), ends=ends)).hang
     assert (hang.slug, hang.sequence, hang.behind) == ("collective_mismatch", None, ())
     assert "called all_reduce of the default group with different reductions" in hang.summary
     assert sorted((one.ranks, one.place.line) for one in hang.stands) == [((0,), 23), ((1,), 38)]
