@@ -18,7 +18,6 @@ from nandiag.analysis.report import RankState
 from nandiag.analysis.timeline import (
     STARTS,
     STATE,
-    Moment,
     Seen,
     Timeline,
     confidence_of,
@@ -27,7 +26,7 @@ from nandiag.analysis.timeline import (
     phase_of,
 )
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
-from nandiag.analysis.ways.carried import carried, of_finite, of_halves, sent_through
+from nandiag.analysis.ways.carried import came_before, carried, is_at, number_of, of_finite, of_halves, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
 _GIVEN = frozenset({"arg0", "arg1", "arg2", "arg3", "value", "alpha", "other", "min", "max"})
@@ -268,14 +267,10 @@ def _by_loss(scene: Scene) -> Claim | None:
     if not losses:
         return None
     best = losses[0]
-    ranks = {one.rank for one in losses if _micro(one) == _micro(best)}
+    ranks = {one.rank for one in losses if harm_moment(one)[:3] == harm_moment(best)[:3]}
     # That a rank asked of its loss, and left, says nothing of those that did not.
     deduced = len(scene.present | scene.absent) > len(ranks) and not best.event.left_on
     return replace(_claim(scene, "loss", ranks, best), confidence="inferred" if deduced else "observed")
-
-
-def _micro(one: Seen[Harm]) -> Moment:
-    return (*harm_moment(one)[:3], 0)
 
 
 def _by_reduction(scene: Scene) -> Claim | None:
@@ -291,7 +286,7 @@ def _by_reduction(scene: Scene) -> Claim | None:
         if which is not None:
             through.setdefault(which, []).append(one)
     for (_, ranks, _), looks in through.items():
-        sizes = {one.rank: size for one in looks if (size := _number(one.event, "sent_absmax")) is not None}
+        sizes = {one.rank: size for one in looks if (size := number_of(one.event, "sent_absmax")) is not None}
         if isinstance(ranks, tuple) and len(ranks) > 1 and set(ranks) <= {*sizes, *whole}:
             harm = next((one for one in scene.harms if one.rank in sizes), None)
             return Claim(
@@ -303,13 +298,22 @@ def _by_reduction(scene: Scene) -> Claim | None:
 
 
 def _by_halves(scene: Scene) -> Claim | None:
-    """A sum in float16 is bad, and what each rank put in was seen to be finite."""
-    found, harm = of_halves(scene.looks), next(iter(scene.harms), None)
-    own = any(_is_own(one.event) and one.event.source == "op" for one in scene.looks)
-    if found is None or harm is None or own or any(one.event.what == "loss" for one in scene.harms):
+    """A sum in float16 is bad, what each rank put in was seen to be finite, and nothing tells where else harm began."""
+    found = of_halves(scene.looks)
+    if found is None or _began_elsewhere(scene) or any(came_before(one.event, found[1].event) for one in scene.looks):
         return None
+    harm = next((one for one in scene.harms if one.rank in found[0]), None)
+    shown = _by_reduction(scene)
+    if harm is None or (shown is not None and shown.look is not None and not is_at(shown.look, found[1])):
+        return None  # ranks that were in no such sum, or another one by which a run of the step again shows it came
     claim = _claim(scene, "exchange", set(found[0]), harm)
     return replace(claim, look=found[1], exchanged=found[0], world=len(found[0]))
+
+
+def _began_elsewhere(scene: Scene) -> bool:
+    """Whether a rank has an origin of its own that is known, or harm that was there before gradients are summed."""
+    own = any(_is_own(one.event) and one.event.source != "outside" for one in scene.looks)
+    return own or any(one.event.what == "loss" or phase_of(one.event) in STARTS for one in scene.harms)
 
 
 def _by_own_reduction(scene: Scene) -> Claim | None:
@@ -339,7 +343,7 @@ def _by_exchange(scene: Scene) -> Claim | None:
     looks = [one for one in before if one.event.outcome == "finite" and one.event.facts.get("collective")]
     if not harms or not looks or len(looks) < len(before):
         return None
-    sizes = {one.rank: size for one in looks if (size := _number(one.event, "local_gradient_absmax")) is not None}
+    sizes = {one.rank: size for one in looks if (size := number_of(one.event, "local_gradient_absmax")) is not None}
     limit = limit_of(str(looks[0].event.facts["collective"]))
     ranks = {rank for rank, size in sizes.items() if size > limit} or set(scene.present)
     claim = _claim(scene, "exchange", ranks, next((one for one in harms if one.rank in ranks), harms[0]))
@@ -347,12 +351,6 @@ def _by_exchange(scene: Scene) -> Claim | None:
     received = tuple(sorted(scene.present - ranks))
     unseen = tuple(sorted((scene.present | scene.absent) - scene.received - {one.rank for one in looks}))
     return replace(claim, confidence="inferred", look=look, received=received, exchanged=sizes, unseen=unseen)
-
-
-def _number(look: Looked, name: str) -> float | None:
-    size = look.facts.get(name)
-    known = isinstance(size, int | float) and not isinstance(size, bool) and math.isfinite(size)
-    return float(size) if known and isinstance(size, int | float) else None
 
 
 def _by_gradient(scene: Scene) -> Claim | None:

@@ -15,6 +15,13 @@ from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
+# What is saved holds dicts within dicts, as that of a model beside that of its optimizer, and lists.
+_WALK = """\
+parts = [("state", state)]
+for name, part in parts:
+    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, (list, tuple)) else ()
+    parts += [(f"{name}[{key!r}]", one) for key, one in inner]
+bad = [name for name, part in parts if torch.is_tensor(part) and not part.isfinite().all()]"""
 EXPLAIN = (
     Explanation(
         slug="checkpoint_corruption",
@@ -31,8 +38,7 @@ EXPLAIN = (
             ),
             Suggestion(
                 "Check the file as it lies on disk, before anything else touches it.",
-                'state = torch.load("step.pt", map_location="cpu", weights_only=True)\n'
-                "bad = [k for k, v in state.items() if v.is_floating_point() and not v.isfinite().all()]",
+                f'state = torch.load("step.pt", map_location="cpu", weights_only=True)\n{_WALK}',
             ),
             Suggestion(
                 "Write checkpoints to a temporary file and rename it, and never while a loss is not finite.",
@@ -221,7 +227,7 @@ def _saved(facts: Facts) -> Cause:
     """This run itself saved it bad, and loaded it again."""
     check = Suggestion(
         "Check what is saved before it is: a bad file takes the place of a good one.",
-        "assert all(v.isfinite().all() for v in state.values() if torch.is_tensor(v))",
+        f"{_WALK}\nassert not bad, bad",
     )
     return Cause("checkpoint_corruption", (), (check,), POSSIBLE, story=True, general=facts.extra.get("birth") == "op")
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from nandiag.analysis.hangs.ledger import Ledger, canonical, ledgers
 from nandiag.analysis.hangs.parting import Parting, parting, unanswered
-from nandiag.analysis.hangs.stands import Rank, call_text, is_elsewhere, place_text, stand_of, tensor_text, together
+from nandiag.analysis.hangs.stands import (
+    Rank,
+    call_text,
+    is_elsewhere,
+    place_text,
+    stand_of,
+    standing_of,
+    tensor_text,
+    together,
+)
 from nandiag.analysis.hangs.told import Hang, Stand
 from nandiag.events import words
 from nandiag.events.standing import CallFact
@@ -25,15 +34,16 @@ LONGEST = 160
 
 def conclude(ranks: dict[int, Rank], *, by_timeout: bool) -> Hang | None:
     """Return what held the ranks up; None where their calls tell nothing and nandiag did not end the run."""
-    standings = {number: rank.log.standing for number, rank in ranks.items() if rank.log and rank.log.standing}
-    known = ledgers(standings)
+    known = {number: standing_of(rank) for number, rank in ranks.items()}
+    standings = {number: one for number, one in known.items() if one is not None}
+    laid = ledgers(standings)
     away = frozenset(number for number, rank in ranks.items() if is_elsewhere(rank))
-    found = [one for ledger in known if (one := parting(ledger, standings, away)) is not None] + unanswered(
-        standings, {ledger.group.name: ledger.name for ledger in known}
+    found = [one for ledger in laid if (one := parting(ledger, standings, away)) is not None] + unanswered(
+        standings, {ledger.group.name: ledger.name for ledger in laid}
     )
     root = _root(found, ranks)
     if root is not None:
-        return _of_parting(root, ranks, known)
+        return _of_parting(root, ranks, laid)
     if found:
         return _of_circle(found, ranks)
     return _without_parting(ranks) if by_timeout else None
@@ -65,7 +75,7 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
         slug=slug,
         summary=_message(one, call) if one.message else _summary(slug, one, call, stands),
         group=one.group,
-        sequence=one.number,
+        sequence=one.number or None,
         op=call.op if call else None,
         step=one.skip.step if one.skip else None,
         behind=one.behind,
@@ -98,7 +108,8 @@ def _marked(stand: Stand, behind: tuple[int, ...]) -> Stand:
 
 
 def _summary(slug: str, one: Parting, call: CallFact | None, stands: list[Stand]) -> str:
-    name = f"{call.op if call else 'call'} {one.number} of {one.group}"
+    op = call.op if call else "call"
+    name = f"{op} {one.number} of {one.group}" if one.number else f"{op} of {one.group}"
     if slug == "collective_mismatch":
         return _mismatch(one, name)
     who, waited = words.ranks(one.behind), words.ranks(one.waiting)
@@ -114,7 +125,8 @@ def _summary(slug: str, one: Parting, call: CallFact | None, stands: list[Stand]
 def _mismatch(one: Parting, name: str) -> str:
     calls = list(one.calls.values())
     if len({canonical(call.op) for call in calls}) > 1:
-        return f"the ranks called different collectives as number {one.number} of {one.group}: {_each(one, 'op')}"
+        met = f"as number {one.number} of {one.group}" if one.number else f"in {one.group}"
+        return f"the ranks called different collectives {met}: {_each(one, 'op')}"
     if len({call.peer for call in calls}) > 1:
         return f"the ranks called {name} with different sources: {_each(one, 'peer')}"
     if len({call.reduce or "sum" for call in calls}) > 1:
@@ -161,6 +173,11 @@ def _evidence(one: Parting, call: CallFact | None) -> list[str]:
         said.append(
             f"The last call of {words.ranks(one.inferred)} is not on record, as the process ended in it: which it was "
             "is inferred from the calls before."
+        )
+    if one.stood:
+        said.append(
+            f"The last call of {words.ranks(one.stood)} is not on record, as the process ended in it: which it was is "
+            "told by the stack."
         )
     if call is not None and call.error:
         line = call.error.splitlines()[0]

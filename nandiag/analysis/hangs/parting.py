@@ -28,7 +28,8 @@ class Parting:
 
     ``calls`` are those that made a call of that number, ``missing`` those that did not. ``behind`` are the ranks to
     name, empty where nothing tells who is in the wrong. ``peer`` and ``message`` belong to messages between two ranks.
-    ``inferred`` are ranks whose call is not on record: those before it tell which it was.
+    ``inferred`` are ranks whose call is not on record: those before it tell which it was; of those that ``stood`` in
+    one when they were ended their stack does. ``number`` is 0 where no rank lived to tell it.
     """
 
     group: str
@@ -39,6 +40,7 @@ class Parting:
     message: bool = False
     skip: Skip | None = field(default=None)
     inferred: tuple[int, ...] = ()
+    stood: tuple[int, ...] = ()
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -68,7 +70,7 @@ def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset
     ``elsewhere`` are ranks of which a stack, but no count of calls, tells that they were in none.
     """
     if not ledger.counts:
-        return _of_newest(ledger)
+        return _of_stacks(ledger, standings) or _of_newest(ledger)
     kept = [min(calls) for calls in ledger.calls.values() if calls]
     last = max(ledger.counts.values())
     first = max(kept, default=1)
@@ -83,7 +85,7 @@ def parting(ledger: Ledger, standings: dict[int, Standing], elsewhere: frozenset
             skip = _skip(ledger, standings)
             behind = _odd(calls) or (skip.behind if skip else ()) or _unexpected(ledger, number, calls)
             return Parting(ledger.name, number, calls, (), behind, skip=skip)
-    return _at_the_end(ledger, last, elsewhere) if last else None
+    return _at_the_end(ledger, last, elsewhere, standings) if last else None
 
 
 def _of_newest(ledger: Ledger) -> Parting | None:
@@ -98,7 +100,17 @@ def _of_newest(ledger: Ledger) -> Parting | None:
     return Parting(ledger.name, number, calls, (), _odd(calls) or _unexpected(ledger, number, calls))
 
 
-def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int]) -> Parting | None:
+def _of_stacks(ledger: Ledger, standings: dict[int, Standing]) -> Parting | None:
+    """Return in which calls the ranks stood when they were ended, where that is known of all, and they differ."""
+    stood = {rank: _stood_in(own, standings[rank]) for rank, own in sorted(ledger.calls.items())}
+    calls = {rank: call for rank, call in stood.items() if call is not None}
+    whole = len(calls) == sum(last - first + 1 for first, last in ledger.group.members)
+    if not whole or len(set(map(_signature, calls.values()))) == 1:
+        return None
+    return Parting(ledger.name, 0, calls, (), _odd(calls), stood=tuple(calls))
+
+
+def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int], standings: dict[int, Standing]) -> Parting | None:
     """Return how ranks that could not tell their count stand to the others' last call."""
     calls = {rank: one[last] for rank, one in ledger.calls.items() if last in one}
     if not calls or all(map(is_over, calls.values())):
@@ -106,17 +118,26 @@ def _at_the_end(ledger: Ledger, last: int, elsewhere: frozenset[int]) -> Parting
     missing = tuple(sorted(rank for rank in elsewhere if ledger.group.holds(rank) and rank not in ledger.counts))
     if missing:
         return Parting(ledger.name, last, calls, missing, missing)
-    inferred = {
-        rank: call
-        for rank in sorted(ledger.unsure - calls.keys())
-        if (call := _inferred(ledger, rank, last, calls)) is not None
-    }
-    both = {**calls, **inferred}
+    stood, inferred = dict[int, CallFact](), dict[int, CallFact]()
+    for rank in sorted(ledger.unsure - calls.keys()):
+        known = _stood_in(ledger.calls[rank], standings[rank])
+        call = known or _inferred(ledger, rank, last, calls)
+        if call is not None:
+            (inferred if known is None else stood)[rank] = call
+    both = {**calls, **stood, **inferred}
     if len({_signature(call) for call in both.values()}) > 1:
-        skip = _out_of_rhythm(ledger, last, calls, inferred)
+        skip = _out_of_rhythm(ledger, last, calls, {**stood, **inferred})
         behind = _odd(both) or (skip.behind if skip else ())
-        return Parting(ledger.name, last, both, (), behind, skip=skip, inferred=tuple(inferred))
+        return Parting(ledger.name, last, both, (), behind, skip=skip, inferred=tuple(inferred), stood=tuple(stood))
     return None
+
+
+def _stood_in(own: dict[int, CallFact], standing: Standing) -> CallFact | None:
+    """Return the newest call on record of the line in which a rank stood when it was ended, by its stack."""
+    frame = next((one for one in standing.stack if one.kind == "user"), None)
+    places = ((call, call.place) for _, call in sorted(own.items(), reverse=True))
+    at = None if frame is None else (frame.file, frame.line)
+    return next((call for call, place in places if place is not None and (place.file, place.line) == at), None)
 
 
 def _inferred(ledger: Ledger, rank: int, last: int, calls: dict[int, CallFact]) -> CallFact | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nandiag.analysis.hangs.ledger import collectives, waits
 from nandiag.analysis.hangs.told import Stand
 from nandiag.analysis.report import RankState
 from nandiag.events import Raised, words
-from nandiag.events.standing import CRASHED, LEFT, CallFact, FrameFact
+from nandiag.events.standing import CRASHED, ISSUED, LEFT, STALLED, WAITS, CallFact, FrameFact, Standing
 from nandiag.store.reader import RankLog
 
 MOST_STANDS = 6
@@ -21,6 +21,8 @@ _INSIDE = (
     (re.compile(r"torch/nn/parallel/distributed\.py$"), "in DistributedDataParallel"),
     (re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$"), "in torch.distributed"),
     (re.compile(r"torch/distributed/fsdp/"), "in FSDP"),
+    # Ours, around the call: it writes down one that raised.
+    (re.compile(r"nandiag/runtime/collectives/wraps\.py$"), "in torch.distributed"),
     (re.compile(r"/(threading|queue)\.py$"), "waiting for another thread"),
     (re.compile(r"/(multiprocessing|concurrent)/"), "waiting for another process"),
     (re.compile(r"/(subprocess|selectors|socket|ssl)\.py$"), "waiting for input or another process"),
@@ -40,7 +42,7 @@ class Rank:
     @property
     def call(self) -> CallFact | None:
         """The call in which it waited."""
-        return waits(self.log.standing if self.log else None)
+        return waits(standing_of(self))
 
     @property
     def left(self) -> bool:
@@ -93,6 +95,22 @@ def is_elsewhere(rank: Rank) -> bool:
         return False
     stack = stack_of(rank.log)
     return any(frame.kind == "user" for frame in stack) and _inside(stack) not in _IN_CALLS
+
+
+def standing_of(rank: Rank) -> Standing | None:
+    """Return where a rank stood by its own word; of one that went on since, or was ended in C, what was left of it.
+
+    That has the stack of a rank that was in a collective, as C code wrote it when the process ended.
+    """
+    log, standing = rank.log, rank.log.standing if rank.log is not None else None
+    if log is None or standing is None:
+        return None
+    if standing.why == STALLED and log.pulse is not None and log.pulse.moves > standing.moves:
+        calls = tuple(replace(one, state=ISSUED) if one.state == WAITS else one for one in standing.calls)
+        standing = replace(standing, why=CRASHED, calls=calls)
+    if standing.why != CRASHED:
+        return standing
+    return replace(standing, stack=log.stack if is_inside(log) else ())
 
 
 def is_inside(log: RankLog) -> bool:

@@ -124,9 +124,32 @@ def _halves(look: Looked) -> Iterator[tuple[_Key, float, list[Any] | None, dict[
 def _as_halved(look: Looked, key: _Key, bad: list[Any], call: dict[str, object]) -> Looked:
     shape, nan, posinf, neginf = bad
     out = TensorFact("float16", tuple(shape), math.prod(shape), nan=nan, posinf=posinf, neginf=neginf)
-    facts = {**call, "carried_by": key[0], "group_ranks": list(key[1]), "given_finite": True}
+    facts = {**call, "carried_by": key[0], "group_ranks": list(key[1]), "handed": list(key), "given_finite": True}
     made = Looked("found", look.method, look.step, phase="collective", source="received", inputs=(out,), facts=facts)
     return replace(_at_call(made), micro_step=look.micro_step, seconds=look.seconds)
+
+
+def came_before(look: Looked, halved: Looked) -> bool:
+    """Whether what a look received came by an earlier call of the group that a sum in float16 is of."""
+    one, other = look.facts.get("handed"), halved.facts.get("handed")
+    if look.source != "received" or not (isinstance(one, list) and isinstance(other, list)):
+        return False
+    (_, ranks, number, group), (_, sums, last, summed) = one, other
+    known = isinstance(number, int) and isinstance(last, int)
+    return known and (tuple(ranks), group) == (tuple(sums), summed) and number < last
+
+
+def is_at(one: Seen[Looked], other: Seen[Looked]) -> bool:
+    """Whether two looks show the same line."""
+    here, there = one.event.site, other.event.site
+    return here is not None and there is not None and (here.file, here.line) == (there.file, there.line)
+
+
+def number_of(look: Looked, name: str) -> float | None:
+    """Return a finite number that a look tells by that name, else None."""
+    size = look.facts.get(name)
+    known = isinstance(size, int | float) and not isinstance(size, bool) and math.isfinite(size)
+    return float(size) if known and isinstance(size, int | float) else None
 
 
 def reduction_of(look: Looked) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -37,6 +38,7 @@ class Lookout:
         from nandiag.runtime.collectives import ring, standing
 
         ring.RING.on_new = standing.write_new
+        ring.RING.on_raised = functools.partial(standing.write, RAISED)
         self._over.acquire()
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self._run, ())

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nandiag.events.standing import WAITS
+from nandiag.events.standing import RAISED, WAITS
 from nandiag.runtime.frames import LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.recorder import RECORDER
 
 MOST_CALLS = 256
 MOST_SHAPES = 8
 MOST_KINDS = 1_000
+MOST_RAISED = 8
 _DEEPEST = 60
 # Calls that end a group, or that its other members need not make: they have a place among the others, and no number.
 UNCOUNTED = frozenset({"init_process_group", "destroy_process_group"})
@@ -105,6 +106,8 @@ class Ring:
         self.window: Any = None  # the function mode that tapes the script's loop
         self.life = 0
         self.on_new: Callable[[Call], None] | None = None
+        self.on_raised: Callable[[], object] | None = None
+        self._raised = 0
         self._kinds: dict[tuple[Any, ...], Frame | None] = {}
         self._newest: Group | None = None  # most calls are in the group of the one before
 
@@ -165,6 +168,10 @@ class Ring:
         call.error = error
         call.ended = time.monotonic()
         RECORDER.beats += 1
+        # Its peer may be gone: then the launcher ends this one too, often before the exception has left the script.
+        if state == RAISED and self.on_raised is not None and self._raised < MOST_RAISED:
+            self._raised += 1
+            self.on_raised()
 
     def forget(self) -> None:
         """The default group was destroyed: what comes next belongs to new groups that may bear the same names."""

@@ -2,7 +2,8 @@
 
 Python's own faulthandler does it, also for a rank that is stuck in C or keeps the interpreter's lock, and without any
 change to what Python sees of its signals. SIGTERM, by which launchers end the peers of a failed rank, is answered and
-then takes its course; a real-time signal that nobody uses asks for the stacks alone.
+then takes its course; a real-time signal that nobody uses asks for the stacks alone. A fault in C, by which a backend
+ends its own process, is answered too, unless the script has asked for that itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ def listen() -> None:
     _state.update(file=descriptor, known=_identity(descriptor))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         faulthandler.register(signal.SIGTERM, file=descriptor, all_threads=True, chain=True)
+    if _state.get("faults") or not faulthandler.is_enabled():
+        faulthandler.enable(file=descriptor, all_threads=True)
+        _state["faults"] = True
     number = _state["signal"] = _state.get("signal") or _free()
     if number is not None:
         faulthandler.register(number, file=descriptor, all_threads=True, chain=False)

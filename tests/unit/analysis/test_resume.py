@@ -3,8 +3,10 @@
 import math
 
 import pytest
+import torch
 
 from nandiag.analysis import analyse
+from nandiag.analysis.causes import bad_start
 from nandiag.analysis.verdict.steady import resume_at, resume_words
 from nandiag.events import Finished, Harm, History, Looked, Raised, Site, Stopping
 
@@ -331,3 +333,32 @@ def test_what_a_script_makes_by_hand_behind_a_backward_is_told_of_that_step(by_h
     verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, Finished(12, 0, 10), world=1), world=1)).verdict
     assert verdict.summary.endswith(f"in project(), {between}" if optimizer is None else f"between steps {between}")
     assert verdict.last_finite_step == last
+
+
+def nested(value):
+    """What a script saves: of a model beside its optimizer, whose state is by number."""
+    moments = {0: {"step": torch.tensor(7.0), "exp_avg_sq": torch.tensor([[1.0, value]])}}
+    optimizer = {"state": moments, "param_groups": [{"lr": 0.1, "params": [0], "betas": (0.9, torch.tensor(0.99))}]}
+    return {"model": {"weight": torch.ones(2)}, "optimizer": optimizer, "step": 7, "name": "net", "none": None}
+
+
+def test_what_a_run_saved_itself_is_checked_however_deep_it_lies(by_hand):
+    facts = {"file": "ck.pt", "saved_step": 0, "saved_at": "g.py:20", "loaded_at": "g.py:23",
+             "weight": "exp_avg_sq of fc.weight", "weight_is": "optimizer state", "birth": "op"}  # fmt: skip
+    moment = by_hand.fact("exp_avg_sq of fc.weight", nan=1)
+    site = Site(op="aten.copy_.default", file="g.py", line=19, source="    moments[0, 3] = value")
+    look = by_hand.found(0, method="record", phase="init", site=site, inputs=(), outputs=(moment,), facts=facts)
+    harm = by_hand.state(0, "exp_avg_sq of fc.weight", what="optimizer_state", phase="init")
+    verdict = analyse(by_hand.run(by_hand.rank(0, harm, look, world=1), world=1)).verdict
+    (code,) = [one.code for one in verdict.suggestions if one.text.startswith("Check what is saved")]
+    exec(code, {"torch": torch, "state": nested(1.0)})  # noqa: S102 - it is this test's
+    with pytest.raises(AssertionError, match=r"\['optimizer'\]\['state'\]\[0\]\['exp_avg_sq'\]"):
+        exec(code, {"torch": torch, "state": nested(math.nan)})  # noqa: S102 - it is this test's
+
+
+def test_a_file_that_is_explained_to_be_checked_may_hold_more_than_tensors(tmp_path):
+    (code,) = [one.code for one in bad_start.EXPLAIN[0].fix if one.code is not None]
+    torch.save(nested(math.inf), tmp_path / "step.pt")
+    names = {"torch": torch}
+    exec(code.replace("step.pt", str(tmp_path / "step.pt")), names)  # noqa: S102 - it is this test's
+    assert names["bad"] == ["state['optimizer']['state'][0]['exp_avg_sq']"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events.standing import CallFact, GroupFact, Standing
+from nandiag.events.standing import CallFact, FrameFact, GroupFact, Standing
 from tests.unit.analysis.hangs.made_up import RESET, call, ended, rank, run, stands
 
 
@@ -109,3 +109,55 @@ def test_calls_that_need_not_have_met_tell_nothing_of_ranks_that_could_not_tell_
     report = analyse(run(*logs, ends=[ended(0, signal=6), ended(1, signal=15, ours=True)]))
     assert report.hang is None
     assert report.ranks["0"].state == "killed"
+
+
+def within(line, inner="/x/torch/distributed/distributed_c10d.py"):
+    """The stack of a rank that was ended in the call of a line."""
+    frames = ((inner, 3252, "torch"), ("/home/u/train.py", line, "user"))
+    return tuple(FrameFact(file, number, "all_reduce", kind) for file, number, kind in frames)
+
+
+LOOP = call(line=23, shape=(8,)), call(line=29, shape=()), call(line=38, reduce="min", shape=())
+STALE = stands(LOOP[0], replace(LOOP[1], state="waits"), moves=6)
+
+
+def gone_on(number, line, *inner, standing=STALE):
+    """A rank that last wrote where it stood in its first step, and was ended much later in the call of ``line``."""
+    known = replace(standing, calls=(*standing.calls, replace(LOOP[2], seq=2, state="issued")))
+    return rank(number, known, stack=within(line, *inner), moves=80)
+
+
+@pytest.mark.parametrize("inner", [(), ("/x/nandiag/runtime/collectives/wraps.py",)])
+def test_ranks_that_were_all_ended_before_they_could_say_anything_are_laid_side_by_side_by_their_stacks(inner):
+    ends = [ended(0, signal=15, ours=True), ended(1, signal=6)]
+    hang = analyse(run(gone_on(0, 23, *inner), gone_on(1, 38), ends=ends)).hang
+    assert (hang.slug, hang.sequence, hang.behind) == ("collective_mismatch", None, ())
+    assert "called all_reduce of the default group with different reductions" in hang.summary
+    assert sorted((one.ranks, one.place.line) for one in hang.stands) == [((0,), 23), ((1,), 38)]
+    assert not any("waited in all_reduce of float32 [scalar]" in one.sentence for one in hang.stands)
+    assert "told by the stack" in hang.evidence[0]
+
+
+@pytest.mark.parametrize("lines", [(38, 38), (23, 50)])
+def test_stacks_in_one_call_or_in_one_that_is_not_known_tell_of_no_mismatch(lines):
+    ends = [ended(0, signal=15, ours=True), ended(1, signal=6)]
+    assert analyse(run(*(gone_on(at, line) for at, line in enumerate(lines)), ends=ends)).hang is None
+
+
+@pytest.mark.parametrize("line", [29, 38])
+def test_a_rank_that_was_aborted_stood_where_its_stack_says(line):
+    told = [replace(one, step=step, native=None) for step in range(5) for one in LOOP]
+    raised = stands(*told, replace(LOOP[0], state="raised", step=5), why="raised")
+    ends = [ended(0, signal=15, ours=True), ended(1, signal=6)]
+    hang = analyse(run(rank(0, raised), gone_on(1, line), ends=ends)).hang
+    assert (hang.slug, hang.sequence) == ("collective_mismatch", 16)
+    assert sorted((one.ranks, one.place.line) for one in hang.stands) == [((0,), 23), ((1,), line)]
+    assert any("told by the stack" in one for one in hang.evidence)
+
+
+def test_a_rank_that_went_on_since_it_told_its_count_is_not_said_to_have_left_calls_out():
+    told = [replace(one, step=step) for step in range(5) for one in LOOP]
+    raised = stands(*told, replace(LOOP[0], state="raised", step=5), why="raised")
+    logs = (rank(0, raised, RESET), rank(1, STALE, moves=80))
+    hang = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)])).hang
+    assert hang is None or hang.sequence == 16

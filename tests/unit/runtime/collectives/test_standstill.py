@@ -47,6 +47,30 @@ def test_a_signal_is_answered_with_the_stacks_and_python_sees_nothing_of_it(atta
     assert "ask" in told or "most recent call first" in text
 
 
+def test_a_process_that_is_ended_in_c_leaves_its_stacks(attached):
+    child = os.fork()
+    if not child:
+        faulthandler.disable()
+        stacks.listen()
+        os.abort()
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGABRT
+    text = RECORDER.stacks_file.read_text()
+    assert "Aborted" in text
+    assert "test_a_process_that_is_ended_in_c_leaves_its_stacks" in {one.function for one in main_stack(text, ())}
+
+
+def test_a_script_that_asks_for_its_faults_itself_keeps_them(attached, tmp_path):
+    child = os.fork()
+    if not child:
+        with (tmp_path / "theirs").open("w") as theirs:
+            faulthandler.enable(file=theirs)
+            stacks.listen()
+            os.abort()
+    os.waitpid(child, 0)
+    assert RECORDER.stacks_file.stat().st_size == 0
+    assert "Aborted" in (tmp_path / "theirs").read_text()
+
+
 def test_an_unasked_file_is_taken_away_and_an_answered_one_stays(attached):
     stacks.listen()
     stacks.leave()
@@ -208,3 +232,12 @@ def test_groups_that_were_destroyed_are_told_beside_those_that_are_there(quick):
 def test_no_process_group_is_needed_for_any_of_it(quick):
     assert not dist.is_initialized()
     assert standing.standing("stalled").groups == ()
+
+
+def test_a_call_that_raised_is_told_before_its_exception_leaves_the_script():
+    ring, told = Ring(), []
+    ring.on_raised = lambda: told.append(ring.newest().state)
+    for _ in range(20):
+        ring.end(ring.begin(Call("barrier", None, None)), "done")
+        ring.end(ring.begin(Call("barrier", None, None)), "raised", "RuntimeError: reset by peer")
+    assert told == ["raised"] * 8  # a script may catch as many as it likes

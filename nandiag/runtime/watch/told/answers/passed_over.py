@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import UnionType
 from typing import Any
 
@@ -13,6 +13,7 @@ from nandiag.runtime.frames import USER, Frame
 from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
+from nandiag.runtime.watch.told.answers.by_text.conditions import Condition, condition_at, conditions, names_in
 from nandiag.runtime.watch.told.answers.trains import any_trains, name_of, trains
 
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
@@ -64,10 +65,10 @@ def may_train(question: Question) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _decides(file: str, line: int) -> bool:
-    condition = _condition(file, line)
+    condition = condition_at(file, line)
     if condition is None:
         return False
-    inner = _inner(condition)
+    inner = condition.inner
     leads = any(isinstance(one, ast.Break | ast.Raise) for one in inner) or bool(_called(inner) & _ENDS)
     leads = leads or _turns_to_next(condition, file, ast.Continue | ast.Return)
     return leads or _steps(inner, file) or _hands_on(file, line, surely=True)
@@ -78,14 +79,14 @@ def _steps(inner: list[ast.AST], file: str) -> bool:
     return any_trains(inner, file, 0) is True
 
 
-def _turns_to_next(condition: ast.If, file: str, leaves: type[ast.stmt] | UnionType) -> bool:
+def _turns_to_next(condition: Condition, file: str, leaves: type[ast.stmt] | UnionType) -> bool:
     """Whether it leaves the turn there, and not behind all that trains in it, as where a metric is read."""
-    inner = _inner(condition)
+    inner = condition.inner
     kinds = [type(one) for one in inner if isinstance(one, leaves)]
     loop = _loop(file, condition.lineno, Function if kinds and ast.Continue not in kinds else _LOOPS) if kinds else None
     if loop is None:
         return bool(kinds)
-    behind = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno > end_of(condition)[0]]
+    behind = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno > condition.end]
     before = [one for one in ast.walk(loop) if isinstance(one, ast.Call) and one.lineno < condition.lineno]
     told = any_trains(behind, file), any_trains(before, file)
     return told[0] is True or (told[1] is not True and not (told == (False, False) and _rests(loop, file)))
@@ -121,56 +122,28 @@ def _values(file: str, line: int) -> list[ast.expr]:
 @functools.lru_cache(maxsize=256)
 def _hands_on(file: str, line: int, *, surely: bool) -> bool:
     """Whether what is asked there is given to a call under the condition that trains by it, ``surely`` or perhaps."""
-    condition = _condition(file, line)
+    condition = condition_at(file, line)
     if condition is None:
         return False
-    names = {node.id for one in (condition.test, *_values(file, line)) for node in _names(one)}
+    names = {node.id for one in (condition.test, *_values(file, line)) for node in names_in(one)}
     wanted = True if surely else None
-    calls = [one for one in _inner(condition) if isinstance(one, ast.Call) and trains(one, file) is wanted]
+    calls = [one for one in condition.inner if isinstance(one, ast.Call) and trains(one, file) is wanted]
     words = [word for one in calls for word in (*one.args, *(keyword.value for keyword in one.keywords))]
-    return any(node.id in names for word in words for node in _names(word))
+    return any(node.id in names for word in words for node in names_in(word))
 
 
 @functools.lru_cache(maxsize=256)
 def _answer(file: str, line: int) -> bool | None:
-    condition = _condition(file, line)
+    condition = condition_at(file, line)
     return None if condition is None else _goes_on(condition, file)
 
 
-def _condition(file: str, line: int) -> ast.If | None:
-    """Return the ``if`` whose condition stands in the line, or has by name what that line makes."""
-    tree = tree_of(file)
-    scope = None if tree is None else _innermost(tree, line)
-    many = [] if scope is None else [one for one in ast.walk(scope) if isinstance(one, ast.If)]
-    there = next((one for one in many if one.test.lineno <= line <= end_of(one.test)[0]), None)
-    if there is not None or scope is None:
-        return there
-    names = set(_made(scope, line))
-    behind = (one for one in sorted(many, key=lambda one: one.lineno) if one.lineno > line)
-    return next((one for one in behind if names & {node.id for node in _names(one.test)}), None)
-
-
-def _innermost(tree: ast.Module, line: int) -> ast.AST:
-    held = [one for one in ast.walk(tree) if isinstance(one, Function) and one.lineno <= line <= end_of(one)[0]]
-    return max(held, key=lambda one: one.lineno, default=tree)
-
-
-def _made(scope: ast.AST, line: int) -> Iterator[str]:
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and node.lineno <= line <= end_of(node)[0]:
-            yield from (name.id for target in node.targets for name in _names(target))
-
-
-def _names(node: ast.AST) -> list[ast.Name]:
-    return [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-
-
-def _goes_on(condition: ast.If, file: str) -> bool | None:
+def _goes_on(condition: Condition, file: str) -> bool | None:
     """Whether a turn of the loop ends under the condition, or an update stands there, and nothing leaves the loop.
 
     None where that is for the caller to decide, which gets an answer back.
     """
-    inner = _inner(condition)
+    inner = condition.inner
     if _called(inner) & _ENDS or any(isinstance(one, ast.Break | ast.Raise) for one in inner):
         return False
     if any_trains(inner, file) is True or _turns_to_next(condition, file, ast.Continue):
@@ -178,19 +151,15 @@ def _goes_on(condition: ast.If, file: str) -> bool | None:
     return _kept_for_later(condition, file)
 
 
-def _kept_for_later(condition: ast.If, file: str) -> bool | None:
+def _kept_for_later(condition: Condition, file: str) -> bool | None:
     """Whether what is put into a list there is what a condition behind it goes on by: ``good.append(loss)``."""
-    calls = [one.func for one in _inner(condition) if isinstance(one, ast.Call)]
+    calls = [one.func for one in condition.inner if isinstance(one, ast.Call)]
     into = {root(one) for one in calls if isinstance(one, ast.Attribute) and one.attr in _ADDS}
     scope = _loop(file, condition.lineno, _LOOPS)
-    many = [] if scope is None or not into else [one for one in ast.walk(scope) if isinstance(one, ast.If)]
-    behind = (one for one in sorted(many, key=lambda one: one.lineno) if one.lineno > end_of(condition)[0])
-    later = next((one for one in behind if into & {node.id for node in _names(one.test)}), None)
+    many = [] if scope is None or not into else conditions(scope)
+    behind = (one for one in sorted(many, key=lambda one: one.lineno) if one.lineno > condition.end)
+    later = next((one for one in behind if into & one.names), None)
     return None if later is None else _goes_on(later, file)
-
-
-def _inner(condition: ast.If) -> list[ast.AST]:
-    return [node for part in (*condition.body, *condition.orelse) for node in ast.walk(part)]
 
 
 def _called(nodes: list[ast.AST]) -> set[str]:

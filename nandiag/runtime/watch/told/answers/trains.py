@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from inspect import getattr_static
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -23,9 +23,12 @@ from nandiag.runtime.evidence.around.place import Function, end_of, root
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.frames.text import tree_of
 
-Functions: TypeAlias = Mapping[str, Sequence[ast.stmt]]
+Text: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+Functions: TypeAlias = Mapping[str, Sequence[Text]]
 
 _CLASSES = ""  # no function has that name
+_LAMBDA = "<lambda>"  # nor this
+_LAYERS = 8  # around a function: decorators, partial calls, objects that are called
 _DEEP = 3  # calls, from that under a condition to the one that trains
 _UNKNOWN = object()
 _MOST = 4096  # functions, or lines, of which it is known what they come to
@@ -42,6 +45,9 @@ def trains(call: ast.Call, file: str, deep: int = _DEEP) -> bool | None:
     steps = _steps(call, file) if name == "step" else None
     if steps is not None or not deep:
         return steps
+    ways = picked(call.func)
+    if ways:
+        return any_trains([_call_of(one, call) for one in ways], file, deep)
     value = _called(call.func, file, call.lineno)
     return _by_name(call, file, deep) if value is _UNKNOWN else _by_value(value, deep)
 
@@ -62,6 +68,31 @@ def name_of(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+def picked(node: ast.AST) -> Sequence[ast.expr]:
+    """Return what ``node`` picks one of, as it is called: ``(step if good else skip)(loss)``; else nothing."""
+    if isinstance(node, ast.IfExp):
+        return node.body, node.orelse
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    held = node.value if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant) else None
+    if isinstance(held, ast.Dict):
+        return held.values
+    return held.elts if isinstance(held, ast.Tuple | ast.List) else ()
+
+
+def used_as(pick: ast.expr, scope: ast.AST) -> list[ast.Call]:
+    """Return the calls in ``scope`` of what is picked, one for each that it may be: there, or behind it by name."""
+    given = (one for one in ast.walk(scope) if isinstance(one, ast.Assign) and one.value is pick)
+    names = {one.id for assign in given for one in assign.targets if isinstance(one, ast.Name)}
+    calls = [one for one in ast.walk(scope) if isinstance(one, ast.Call)]
+    own = [one for one in calls if one.func is pick or (one.lineno > pick.lineno and name_of(one.func) in names)]
+    return [_call_of(way, call) for call in own for way in picked(pick)]
+
+
+def _call_of(function: ast.expr, call: ast.Call) -> ast.Call:
+    return ast.copy_location(ast.Call(function, call.args, call.keywords), call)
+
+
 def _steps(call: ast.Call, file: str) -> bool | None:
     """Whether ``step`` is that of an optimizer or a scaler; None where the text of the method has to tell."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -77,21 +108,60 @@ def _steps(call: ast.Call, file: str) -> bool | None:
 
 def _by_value(value: Any, deep: int) -> bool | None:
     """Whether the function ``value`` does, by its text; what has none does not, nor what is torch's own."""
-    while isinstance(value, MethodType | staticmethod | classmethod | functools.partial):
-        value = value.func if isinstance(value, functools.partial) else value.__func__
-    if isinstance(value, FunctionType):
-        value = value.__dict__.get("__wrapped__", value)
-    if not isinstance(value, FunctionType):
-        plain = isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] in _PLAIN
+    function, owner = _function_of(value)
+    if function is None:
+        plain = issubclass(type(value), nn.Module) or type(value).__module__.partition(".")[0] in _PLAIN
         return False if plain else None
-    file, line = value.__code__.co_filename, value.__code__.co_firstlineno
+    file = function.__code__.co_filename
     if kind_of(file) != USER:
-        return False if (value.__module__ or "").partition(".")[0] == "torch" else None
-    found = [one for one in functions(file).get(value.__name__, ()) if _begins(one) <= line <= end_of(one)[0]]
-    return _goes_back(found[-1], file, deep - 1) if found else None
+        return False if (function.__module__ or "").partition(".")[0] == "torch" else None
+    text = _text_of(function, file)
+    told = None if text is None else _goes_back(text, file, deep - 1)
+    given = [] if told is not None or text is None or deep <= 1 else _given_to(text, function, owner)
+    return True if any(_by_value(one, deep - 1) for one in given) else told
 
 
-def _begins(function: ast.stmt) -> int:
+def _function_of(value: Any) -> tuple[FunctionType | None, Any]:
+    """Return the script's own function that a call of ``value`` comes to, and the object it is called for, if any."""
+    owner = None
+    for _ in range(_LAYERS):
+        kind = type(value)  # by which nothing of the script's is run, as by ``isinstance``
+        if issubclass(kind, MethodType | staticmethod | classmethod):
+            owner, value = getattr(value, "__self__", owner), value.__func__
+        elif issubclass(kind, functools.partial):
+            value = value.func
+        elif (inner := _held(value).get("__wrapped__")) is not None:
+            value = inner
+        elif issubclass(kind, FunctionType | type | nn.Module):
+            break
+        else:
+            owner, value = value, getattr_static(kind, "__call__", None)
+    return (value, owner) if type(value) is FunctionType else (None, None)
+
+
+def _text_of(function: FunctionType, file: str) -> Text | None:
+    """Return the text of a ``function``; None where that is one of several lambdas in a line."""
+    name, line = function.__code__.co_name, function.__code__.co_firstlineno
+    found = [one for one in functions(file).get(name, ()) if _begins(one) <= line <= end_of(one)[0]]
+    if name == _LAMBDA:
+        found = [one for one in found if one.lineno == line]
+        return found[0] if len(found) == 1 else None
+    return found[-1] if found else None
+
+
+def _given_to(text: Text, function: FunctionType, owner: Any) -> list[Any]:
+    """Return what is called there that the function was made with, as decorators do, or that its object holds."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    calls = [one.func for one in ast.walk(text) if isinstance(one, ast.Call)]
+    names = {one.id for one in calls if isinstance(one, ast.Name)} & cells.keys()
+    own = function.__code__.co_varnames[:1]
+    of_own = [one for one in calls if isinstance(one, ast.Attribute) and getattr(one.value, "id", None) in own]
+    held = {one.attr for one in of_own} & _held(owner).keys()
+    filled = [cells[name] for name in names if cells[name] != CellType()]  # an empty one is asked for no value
+    return [*(one.cell_contents for one in filled), *(_held(owner)[name] for name in held)]
+
+
+def _begins(function: Text) -> int:
     marks: list[ast.expr] = getattr(function, "decorator_list", [])
     return min([function.lineno, *(one.lineno for one in marks)])
 
@@ -110,7 +180,7 @@ def _by_name(call: ast.Call, file: str, deep: int) -> bool | None:
 
 
 @functools.lru_cache(maxsize=_MOST)
-def _goes_back(function: ast.stmt, file: str, deep: int) -> bool | None:
+def _goes_back(function: Text, file: str, deep: int) -> bool | None:
     return any_trains(ast.walk(function), file, deep)
 
 
@@ -120,7 +190,7 @@ def _of_class(known: Functions, line: int) -> range:
     return range(sys.maxsize) if innermost is None else range(innermost.lineno, end_of(innermost)[0] + 1)
 
 
-def _class_at(known: Functions, line: int) -> ast.stmt | None:
+def _class_at(known: Functions, line: int) -> Text | None:
     around = [one for one in known[_CLASSES] if one.lineno <= line <= end_of(one)[0]]
     return max(around, key=lambda one: one.lineno, default=None)
 
@@ -128,12 +198,14 @@ def _class_at(known: Functions, line: int) -> ast.stmt | None:
 @functools.lru_cache(maxsize=64)
 def functions(file: str) -> Functions:
     """Return the functions and methods of a file by their names, and its classes."""
-    tree, found = tree_of(file), dict[str, list[ast.stmt]]({_CLASSES: []})
+    tree, found = tree_of(file), dict[str, list[Text]]({_CLASSES: []})
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             found[_CLASSES].append(node)
         elif isinstance(node, Function):
             found.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Lambda):
+            found.setdefault(_LAMBDA, []).append(node)
     return found
 
 
@@ -164,7 +236,7 @@ def _value(node: ast.expr, file: str, line: int) -> Any:
 def _attribute(owner: Any, name: str) -> Any:
     if owner is _UNKNOWN:
         return owner
-    own = getattr(owner, "__dict__", {}) if isinstance(owner, ModuleType | type) else _held(owner)
+    own = getattr(owner, "__dict__", {}) if issubclass(type(owner), ModuleType | type) else _held(owner)
     return own[name] if name in own else getattr_static(type(owner), name, _UNKNOWN)
 
 
@@ -212,7 +284,7 @@ def _own_names(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 @functools.lru_cache(maxsize=_MOST)
 def _scope(file: str, line: int) -> ast.AST | None:
-    many = (one for name, fit in functions(file).items() if name != _CLASSES for one in fit)
+    many = (one for name, fit in functions(file).items() if name not in (_CLASSES, _LAMBDA) for one in fit)
     held = [one for one in many if one.lineno <= line <= end_of(one)[0]]
     return max(held, key=lambda one: one.lineno, default=tree_of(file))
 

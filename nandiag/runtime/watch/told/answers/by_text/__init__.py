@@ -1,0 +1,1 @@
+"""What the text of a script makes depend on an answer (worker)."""
