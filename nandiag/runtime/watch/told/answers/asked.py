@@ -25,6 +25,7 @@ from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made, is_of
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
+from nandiag.runtime.watch.told.ways.follow import Ways
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _BEHIND = 4
@@ -78,6 +79,7 @@ class Asked:
         self._behind, self.behind = (-1, -1), deque[Trail](maxlen=_BEHIND)
         self.turns_behind = 0  # of this step
         self.known: list[Question] = []
+        self.ways = Ways()
         # Where so ``many`` are known they are not to wait for a border.
         self.many = 8
         self.on_many: Callable[[], object] = _nothing
@@ -128,7 +130,7 @@ class Asked:
         self.of(tensor, frame)
         self._unusual = self._clock.step
         if self._know():
-            self._was_bad((frame.f_code, frame.f_lasti), None)
+            self._was_bad(frame, None)
 
     @guarded("questions")
     def answered(self, number: float | bool, frame: Any) -> None:  # noqa: FBT001 - as it is read
@@ -149,13 +151,14 @@ class Asked:
         if usual is not None:
             self._unusual = self._clock.step
         if self._know():
-            self._was_bad(line, answer)
+            self._was_bad(frame, answer)
         else:
             self._usual.setdefault(line, answer)
             self._turns[line] += 1
 
-    def _was_bad(self, line: tuple[CodeType, int], answer: bool | None) -> None:  # noqa: FBT001 - as it is read
-        step = self._clock.step
+    def _was_bad(self, frame: Any, answer: bool | None) -> None:  # noqa: FBT001 - as it is read
+        line, step = (frame.f_code, frame.f_lasti), self._clock.step
+        self.ways.follow(frame, step)
         if len(self._bad_in) < _MOST_LINES or line in self._bad_in:
             before, _ = self._bad_in.get(line, (step, None))
             self._again = (step, before) if before < step else self._again

@@ -176,8 +176,14 @@ class LeftOut:
         sentinel.skips.last_words()
 
     def is_passed(self, question: Question, *, by_error: bool = False) -> bool:
-        """Whether the script passes over what it asked of: by its text, or as it did before, and trained on."""
+        """Whether the script passes over what it asked of: by the way it went, else by its text, or as it did before.
+
+        A loop that was left within one that went on may have been so before, and all trained on.
+        """
         again = not by_error and self.asked.bad_before in self._left_out_in
+        way = None if by_error else self.asked.ways.known(question.step)
+        if way is not None and (way.goes_on or question is self.asked.newest):
+            return way.goes_on or (way.around and again)
         return is_passed_over(question) or (again and not is_left_on(question))
 
     def is_evaluation(self) -> bool:

@@ -1,0 +1,74 @@
+"""The loops of the script around a line, and how the lines that are run from there on leave them (worker)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from types import CodeType
+
+from nandiag.runtime.evidence.around.place import Function, end_of
+from nandiag.runtime.frames.text import tree_of
+
+ENDS = frozenset({"exit", "_exit", "quit", "abort"})
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+class Loop:
+    """One loop that the script is in: ``turned`` once its next turn is asked for, ``over`` once it is left.
+
+    Python runs the head of a loop anew for each turn, and once more where there is none: so it ends by itself.
+    ``by_else``: what stands behind its turns then leads out of more, as where all of some attempts have failed.
+    """
+
+    __slots__ = ("_body", "_endless", "_head", "by_else", "node", "over", "turned")
+
+    def __init__(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        self.node = node
+        first = max(node.body[0].lineno, node.lineno + 1)
+        self._head, self._body = range(node.lineno, first), range(first, end_of(node.body[-1])[0] + 1)
+        # Of `while True` nothing is asked, so that a turn begins with the first line within.
+        self._endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
+        self.turned = self.over = self.by_else = False
+
+    def has(self, line: int) -> bool:
+        """Whether a ``line`` is run in each turn of it; what a ``for`` goes over is asked for once."""
+        heads = isinstance(self.node, ast.While) or not self._body
+        return line in self._body or (heads and line in self._head)
+
+    def runs(self, line: int) -> None:
+        """A line of its function is run."""
+        if self.over:
+            return
+        if line in self._head or (self._endless and line == self._body.start):
+            self.turned = True
+        elif line not in self._body:
+            self.over = True
+            self.by_else = any(one.lineno <= line <= end_of(one)[0] for one in self.node.orelse) and _leads_out(self.node)
+
+
+def loops_around(code: CodeType, line: int) -> list[Loop]:
+    """Return the loops of ``code`` around a ``line``, the innermost first; none where its file has no text."""
+    tree, found = tree_of(code.co_filename), list[Loop]()
+    inner = Function | ast.ClassDef | (ast.Lambda if code.co_name == "<lambda>" else Function)
+    for node in () if tree is None else _down(tree, line):
+        if isinstance(node, inner):
+            found.clear()
+        elif isinstance(node, _LOOPS):
+            found.append(Loop(node))
+    return [one for one in reversed(found) if one.has(line)]
+
+
+def _leads_out(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    inner = [node for one in loop.orelse for node in ast.walk(one)]
+    called = {ast.unparse(one.func).rpartition(".")[2] for one in inner if isinstance(one, ast.Call)}
+    return any(isinstance(one, ast.Raise | ast.Break | ast.Return) for one in inner) or bool(called & ENDS)
+
+
+def _down(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """Yield what a line is within, the outermost first."""
+    for child in ast.iter_child_nodes(node):
+        if getattr(child, "lineno", 0) <= line <= (getattr(child, "end_lineno", None) or sys.maxsize):
+            if hasattr(child, "lineno"):
+                yield child
+            yield from _down(child, line)
