@@ -22,7 +22,8 @@ _REMAKERS = frozenset({"set_", "resize_", "resize_as_", "share_memory_"})
 # These end like functions that write into their first argument, and leave its values alone.
 _NO_WRITERS = frozenset({"requires_grad_", "detach_"})
 _FILLS = frozenset({"zero_", "fill_"})
-_QUESTIONS = frozenset({"isfinite", "isnan", "isinf", "ne", "__ne__"})
+_COMPARES = ("eq", "ne", "lt", "le", "gt", "ge")
+_QUESTIONS = frozenset({"isfinite", "isnan", "isinf", *_COMPARES, *(f"__{name}__" for name in _COMPARES)})
 COPIES = frozenset({"clone", "__deepcopy__"})
 _FROM_DATA = frozenset({"from_numpy", "as_tensor", "tensor", "frombuffer", "asarray", "from_dlpack"})
 

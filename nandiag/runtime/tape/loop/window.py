@@ -41,6 +41,7 @@ from nandiag.runtime.tape.state import Generators, generators, modes
 from nandiag.runtime.tracebacks import pass_on
 
 _READS = frozenset({"item", "tolist", "__bool__", "__float__", "is_nonzero", "equal", "allclose"})
+_ARRAYS = frozenset({"numpy", "__array__"})
 _SMALL, _SMALL_DATA = 1 << 14, 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
@@ -241,9 +242,18 @@ class Window(Beneath):
             self.handed_out.exposed(what.name, args[0], sys._getframe(3))
             by_numpy = trail(sys._getframe(3)) if what.name == "numpy" else ()
             self.exposed.append(Exposed(base_of(args[0]), by_numpy))
+            self._hand_out(what.name, args, sys._getframe(3))
         own = kwargs.get("generator") if kwargs else None
         states = generators(full=False, private=[own] if own is not None else ()) if what.random or own else None
         return states, self._before(what, args, kwargs) if what.in_place else None
+
+    def _hand_out(self, name: str, args: tuple[Any, ...], frame: Any) -> None:
+        """What is handed to numpy is looked at there: a single number is read, for all that is known."""
+        tensor = args[0]
+        if name in _ARRAYS and tensor.numel() == 1 and tensor.is_cpu and tensor.is_floating_point():
+            with quiet():
+                number = tensor.item()
+            self._read(number, args, frame)
 
     def _gave(self, args: tuple[Any, ...], kept: _Kept | None, frame: Any) -> None:
         """``target.data = value`` was done; where no gradient is gathered, a replay writes the value there."""
@@ -326,9 +336,14 @@ class Window(Beneath):
 
 
 def _asked_of(args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Return what a question is of; of a comparison it is that only of a tensor with itself (``x != x``)."""
+    """Return what a question is of; of a comparison that of a tensor with itself (``x != x``), or of one with a number.
+
+    NaN is neither below a bound nor above it, and Inf is above each.
+    """
     first = args[0] if args else (kwargs or {}).get("input")
-    return first if len(args) < 2 or args[0] is args[1] else None
+    if len(args) < 2 or first is args[1]:
+        return first
+    return first if type(args[1]) in _NUMBERS and isinstance(first, Tensor) and first.numel() == 1 else None
 
 
 def _has_gradient(what: Traits, args: tuple[Any, ...], outputs: Sequence[Tensor]) -> bool:

@@ -174,7 +174,9 @@ class LastLook:
                 sight = sentinel.early.seen(look(*sentinel._looked_at(optimizer)))
                 sentinel.judge.losses_of(optimizer, sight, border)
                 sentinel.judge.gradients_of(optimizer, sight, border)
-        if error is None and sentinel.teller.is_new(border) and may_be_skip(sentinel, self._asked, border):
+        if error is None and border.harms and sentinel.left_out.goes_on():
+            sentinel.left_out.drop_pending()
+        elif error is None and sentinel.teller.is_new(border) and may_be_skip(sentinel, self._asked, border):
             self._maybe_skipped(optimizer, border)
         elif sentinel.teller.tell(border):
             sentinel._examine(optimizer, joint=False, ends=True, left=True)

@@ -167,13 +167,23 @@ class LeftOut:
         """The script ends: no border will see what it dropped last; by an error on a norm it has left out nothing."""
         sentinel = self._sentinel
         self.asked.finish()
-        here = self._here()
+        here = [] if self.is_within_evaluation() else self._here()
         perhaps = self._perhaps_rejected(here)
-        for one in here:
+        for one in self._each_once(here):
             if (one.norm and not by_error) or self.is_passed(one, by_error=by_error) or id(one) in perhaps:
                 self._set_apart(one)
         self._tell_dropped(last=True)
         sentinel.skips.last_words()
+
+    def _each_once(self, questions: Sequence[Question]) -> Iterable[Question]:
+        """Yield but one question of a loss, and what was made of it (``loss.abs() < 1e6``)."""
+        tape, seen = self._sentinel.capture.tape, set[int]()
+        for one in questions:
+            made = None if one.norm else tape.maker(one.tensor)
+            own = set() if made is None else _lineage([made[0]])
+            if not own & seen:
+                yield one
+            seen |= own
 
     def is_passed(self, question: Question, *, by_error: bool = False) -> bool:
         """Whether the script passes over what it asked of: by the way it went, else by its text, or as it did before.
@@ -183,8 +193,26 @@ class LeftOut:
         again = not by_error and self.asked.bad_before in self._left_out_in
         way = None if by_error else self.asked.ways.known(question.step)
         if way is not None and (way.goes_on or question is self.asked.newest):
-            return way.goes_on or (way.around and again)
+            return way.goes_on or (way.around and again) or self.is_within_evaluation()
         return is_passed_over(question) or (again and not is_left_on(question))
+
+    def is_within_evaluation(self) -> bool:
+        """Whether the newest bad answer was read in loops in which nothing was trained, while others trained."""
+        trained = self._sentinel.clock.updated_in >= 0
+        return trained and not self.asked.ways.are_among(self.trained.callers, self._sentinel.clock.step)
+
+    def goes_on(self) -> bool:
+        """Whether the script has gone on behind what it read of this step's losses or gradients, and made no update."""
+        clock = self._sentinel.clock
+        way = self.asked.ways.known(clock.step) if clock.updated_in >= 0 else None
+        few = self.asked.turns_behind < MANY_IN_A_ROW
+        return way is not None and few and (way.goes_on or self.is_within_evaluation())
+
+    def drop_pending(self) -> None:
+        """Of the losses that a backward was called on the script made no step: they are told with those of its like."""
+        losses = self._sentinel.losses
+        losses.dropped, losses.pending = [*losses.dropped, *losses.pending], []
+        self._tell_dropped(last=True)
 
     def is_evaluation(self) -> bool:
         """Whether nothing that was begun behind the last update is of a line that trains, and nothing was asked of."""
@@ -222,7 +250,7 @@ class LeftOut:
             self._rows += 1  # so many in a row may be harm by now, whatever was looked at before
             self._looks = min(self._looks, _MOST_LOOKS - 1)
         self._passed_in = self._sentinel.clock.step
-        if not _trains(self._sentinel.capture.known.values()):
+        if not _trains(self._sentinel.capture.known.values()) or self.is_within_evaluation():
             self._evaluated_in = self._passed_in
         for one in passed:
             self._set_apart(one)

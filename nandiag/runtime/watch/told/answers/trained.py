@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import Tensor
 
+from nandiag.runtime.frames import LIBRARY, USER, kind_of, places_on, trail
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.descent import ancestors
@@ -20,6 +23,7 @@ _FIRST, _EACH, _MOST = 4, 61, 256
 _MOST_PLACES = 4096
 # The line of a helper, what called it, and what called that.
 _WAY = 3
+_FRAMES = 40
 
 
 class Trained:
@@ -31,7 +35,8 @@ class Trained:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._places, self._ways, self._read = set[Any](), set[Any](), set[Any]()
-        self._kinds = set[Any]()  # of losses: by their newest node and what that is of
+        self._kinds = set[Any]()  # of losses: by their newest node and what that is of, and by who calls backward
+        self.callers = set[tuple[CodeType, int]]()  # where functions stand that led to a backward call
         self._learnt = self.due_at = 0  # steps: the newest that was gone through, and the next that is to be
 
     def is_due(self, root: Tensor) -> bool:
@@ -39,14 +44,15 @@ class Trained:
 
         Later on a phase of the training may have lines of its own.
         """
-        return self._tape.step >= self.due_at or _kind(root) not in self._kinds
+        return self._tape.step >= self.due_at or (*_kind(root), *_caller()) not in self._kinds
 
     def learn(self, roots: Sequence[Tensor]) -> None:
         """A backward call on ``roots`` begins: one that is due is gone through, and all others of a step that is.
 
         Behind very many calls none is, for to ask who made the loss would have all of them packed.
         """
-        step, kinds = self._tape.step, set(map(_kind, roots))
+        caller = _caller()
+        step, kinds = self._tape.step, {(*_kind(root), *caller) for root in roots}
         if step > self._learnt >= self.due_at:
             self.due_at = self._learnt + (1 if self._learnt < _FIRST else min(self._learnt, _EACH))
         if step < self.due_at and kinds <= self._kinds:
@@ -55,6 +61,7 @@ class Trained:
             self._learnt = self.due_at = step
         if len(self._kinds) < _MOST_PLACES:
             self._kinds |= kinds
+            self.callers.update(place[:2] for place in places_on(trail(sys._getframe(1)), _FRAMES)[0])
         if len(self._tape.jots.many) <= MOST and len(self._ways) < _MOST_PLACES:
             makers = [made[0] for one in roots if (made := self._tape.maker(one)) is not None]
             behind = [entry for entry in islice(ancestors(makers), _MOST) if entry.grad]
@@ -85,7 +92,18 @@ class Trained:
             self._read.add(_way(_own(maker)))
 
 
-def _kind(root: Tensor) -> Any:
+def _caller() -> tuple[int, ...]:
+    """Return where the innermost function that is the script's or a library's stands, and the two that called it."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (kind := kind_of(frame.f_code.co_filename)) is not USER and kind is not LIBRARY:
+        frame = frame.f_back
+    if frame is None:
+        return ()
+    outer = frame.f_back
+    return frame.f_lasti, outer.f_lasti if outer else 0, outer.f_back.f_lasti if outer and outer.f_back else 0
+
+
+def _kind(root: Tensor) -> tuple[Any, ...]:
     node = root.grad_fn
     inner = () if node is None else node.next_functions[:1]
     # By name: the script may have made its class in this step, which goes with it.

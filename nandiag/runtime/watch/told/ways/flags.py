@@ -1,53 +1,79 @@
-"""What ends a loop by its own condition: a name that was given another value since the answer (worker)."""
+"""What ends a loop by its own condition: a name that was given another value for an answer (worker)."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _GIVEN = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
+_NAMES = ast.Name | ast.Attribute
 
 
-def is_flagged(loop: ast.AST, lines: Mapping[str, Set[int]]) -> bool:
-    """Whether the condition of ``loop`` asks of what one of the ``lines`` (by file) that were run has set.
+class Run(NamedTuple):
+    """The lines of a file that one function has run since it was ``at`` the line that asks."""
 
-    What each turn adds to counts turns, or what was done so far: only what is counted under a condition, and nowhere
-    else, counts answers.
+    file: str
+    at: int
+    lines: frozenset[int]
+
+
+def is_flagged(loop: ast.AST, runs: Sequence[Run]) -> bool:
+    """Whether the condition of ``loop`` asks of what one of the lines that were run has set for the answer.
+
+    That is what is made of it, a constant, or what is counted under a condition and nowhere else: what each turn adds
+    to counts turns, and what each turn is given anew is its next batch.
     """
     if not isinstance(loop, ast.While):
         return False
-    asked = {ast.unparse(one) for one in ast.walk(loop.test) if isinstance(one, ast.Name | ast.Attribute)}
-    given = [(one, names) for one in _given(lines) if (names := _names(one) & asked)]
-    return any(not _adds(one, names) or _counts(loop, one, names) for one, names in given)
+    wanted, made = _texts(loop.test), set[str]()
+    for node, at in _given(runs):
+        names, value = _targets(node), getattr(node, "value", None)
+        if at or (value is not None and _texts(value) & made):
+            made |= names
+        hit = names & wanted
+        if hit and not _within(loop.test, node) and (hit & made or _is_set(loop, node, hit)):
+            return True
+    return False
 
 
-def _given(lines: Mapping[str, Set[int]]) -> Iterable[ast.AST]:
-    for file, run in lines.items():
-        tree = tree_of(file)
-        for node in () if tree is None else nodes_of(tree):
-            if isinstance(node, _GIVEN) and node.lineno in run:
-                yield node
+def _given(runs: Iterable[Run]) -> Iterable[tuple[ast.AST, bool]]:
+    """Yield what was given a value, and whether it was in the line that asks; in the order of the text."""
+    for run in runs:
+        tree = tree_of(run.file)
+        nodes = [one for one in (() if tree is None else nodes_of(tree)) if isinstance(one, _GIVEN)]
+        for node in sorted(nodes, key=lambda one: one.lineno):
+            if node.lineno in run.lines:
+                yield node, node.lineno <= run.at <= (node.end_lineno or node.lineno)
 
 
-def _names(node: ast.AST) -> set[str]:
+def _is_set(loop: ast.While, node: ast.AST, names: set[str]) -> bool:
+    """Whether a constant is given there under a condition, or something is counted there alone."""
+    if not any(_within(one, node) for one in ast.walk(loop) if isinstance(one, ast.If)):
+        return False
+    if _adds(node, names):
+        given = [one for one in ast.walk(loop) if isinstance(one, _GIVEN) and _targets(one) & names]
+        return sum(_adds(one, names) for one in given) == 1
+    return isinstance(getattr(node, "value", None), ast.Constant)
+
+
+def _adds(node: ast.AST, names: set[str]) -> bool:
+    """Whether what is given is made of what was there."""
+    value = getattr(node, "value", None)
+    return isinstance(node, ast.AugAssign) or (value is not None and bool(_texts(value) & names))
+
+
+def _targets(node: ast.AST) -> set[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
     each = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return {ast.unparse(one) for one in each}
 
 
-def _adds(node: ast.AST, names: set[str]) -> bool:
-    """Whether what is given is made of what was there."""
-    if isinstance(node, ast.AugAssign):
-        return True
-    value = getattr(node, "value", None)
-    return value is not None and any(ast.unparse(one) in names for one in ast.walk(value) if isinstance(one, ast.expr))
+def _texts(node: ast.AST) -> set[str]:
+    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, _NAMES)}
 
 
-def _counts(loop: ast.While, node: ast.AST, names: set[str]) -> bool:
-    """Whether it is done under a condition within the loop, and nothing else there adds to it."""
-    inner = [one for one in ast.walk(loop) if isinstance(one, ast.If)]
-    under = any(one is node for condition in inner for one in ast.walk(condition))
-    adding = [one for one in ast.walk(loop) if isinstance(one, _GIVEN) and _names(one) & names and _adds(one, names)]
-    return under and len(adding) == 1
+def _within(whole: ast.AST, node: ast.AST) -> bool:
+    return any(one is node for one in ast.walk(whole))

@@ -1,7 +1,8 @@
-"""Follows the script's lines from a bad answer on, by Python's own trace function, to its next call of a model (worker).
+"""Follows the script's lines from a bad answer on, for a little while, by Python's own trace function (worker).
 
 Whether a run ended on a bad loss, or passed over it, nothing tells but what is run next: a guard may be any code. Only
-the functions that are under way are followed, and what they call is not; a debugger's own trace is left alone.
+the functions that are under way are followed, and what they call is not; a debugger's own trace is left alone, and so
+is what torch compiles.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Iterable
 from time import perf_counter
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
 
-from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, kind_of
+from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.guard import guarded
-from nandiag.runtime.watch.told.ways.flags import is_flagged
+from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
 from nandiag.runtime.watch.told.ways.loops import Loop, loops_around
 
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
-_MOST, _FRAMES = 2_000, 40
-_SHARE, _FREE, _EVENT = 1e-3, 0.1, 1e-6
+_MOST, _FRAMES = 20_000, 40
+_SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_MODULES = os.path.join(os.path.dirname(nn.__file__), "modules", "module.py")
+_COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "")
 
 
 class Way(NamedTuple):
@@ -37,19 +39,19 @@ class Way(NamedTuple):
 class Followed:
     """A function of the script that is under way: the loops that it is in, and the lines that it has run since."""
 
-    __slots__ = ("_resumes", "_ways", "file", "lines", "loops")
+    __slots__ = ("_resumes", "_ways", "code", "lines", "loops")
 
     def __init__(self, frame: FrameType, ways: Ways) -> None:
-        self._ways, self.file = ways, frame.f_code.co_filename
+        self._ways, self.code = ways, frame.f_code
         self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
-        self.lines = {frame.f_lineno}
+        self.lines = [frame.f_lineno]  # in the order of their runs, that which asks first
         self.loops = loops_around(frame.f_code, frame.f_lineno)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
         try:
             if event == "line":
-                self.lines.add(frame.f_lineno)
+                self.lines.append(frame.f_lineno)
                 for loop in self.loops:
                     loop.runs(frame.f_lineno)
             elif event == "return" and not self._resumes:
@@ -59,6 +61,10 @@ class Followed:
         except Exception:
             self._ways.end()
         return self
+
+    def run(self) -> Run:
+        """Return the lines that it has run."""
+        return Run(self.code.co_filename, self.lines[0], frozenset(self.lines))
 
 
 class Ways:
@@ -90,10 +96,13 @@ class Ways:
         sys.settrace(self._trace)
 
     def _called(self, frame: FrameType, event: str, _: Any) -> Any:
-        """A function is called, or one goes on that had yielded; the script's next call of a model ends it."""
-        self.count()
-        if event == "call" and frame.f_code.co_filename == _MODULES:
-            self.end()
+        """A function is called, or one goes on that had yielded."""
+        try:
+            self.count()
+            if event == "call" and frame.f_code.co_filename.startswith(_COMPILER):
+                self.end()
+        except Exception:
+            sys.settrace(None)
         return frame.f_trace
 
     def count(self) -> None:
@@ -129,7 +138,13 @@ class Ways:
         return None if left is None else Way(goes_on=False, around=False)
 
     def _ended_by_itself(self, loop: Loop) -> bool:
-        lines: dict[str, set[int]] = {}
-        for one in self._followed:
-            lines.setdefault(one.file, set()).update(one.lines)
-        return loop.turned and not loop.by_else and not is_flagged(loop.node, lines)
+        return loop.turned and not loop.by_else and not is_flagged(loop.node, [one.run() for one in self._followed])
+
+    def are_among(self, places: Iterable[tuple[CodeType, int]], step: int) -> bool:
+        """Whether one of ``places`` lies in a loop around the newest bad answer of ``step``, or no such loop is known.
+
+        A place is a code object and an instruction in it, as a byte offset.
+        """
+        loops = {one.code: one.loops for one in self._followed if one.loops} if step == self._step else {}
+        within = (loop.has(Frame(*place).line) for place in places for loop in loops.get(place[0], ()))
+        return not loops or any(within)

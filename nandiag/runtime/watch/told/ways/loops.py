@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 
 from nandiag.runtime.evidence.around.place import Function, end_of
 from nandiag.runtime.frames.text import tree_of
 
 ENDS = frozenset({"exit", "_exit", "quit", "abort"})
+# What is no statement has no loop of statements.
+_WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -44,12 +46,13 @@ class Loop:
             self.turned = True
         elif line not in self._body:
             self.over = True
-            self.by_else = any(one.lineno <= line <= end_of(one)[0] for one in self.node.orelse) and _leads_out(self.node)
+            behind = self.node.orelse
+            self.by_else = any(one.lineno <= line <= end_of(one)[0] for one in behind) and _lead_out(behind)
 
 
 def loops_around(code: CodeType, line: int) -> list[Loop]:
     """Return the loops of ``code`` around a ``line``, the innermost first; none where its file has no text."""
-    tree, found = tree_of(code.co_filename), list[Loop]()
+    tree, found = None if code.co_name in _WITHIN else tree_of(code.co_filename), list[Loop]()
     inner = Function | ast.ClassDef | (ast.Lambda if code.co_name == "<lambda>" else Function)
     for node in () if tree is None else _down(tree, line):
         if isinstance(node, inner):
@@ -59,8 +62,8 @@ def loops_around(code: CodeType, line: int) -> list[Loop]:
     return [one for one in reversed(found) if one.has(line)]
 
 
-def _leads_out(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    inner = [node for one in loop.orelse for node in ast.walk(one)]
+def _lead_out(statements: Sequence[ast.stmt]) -> bool:
+    inner = [node for one in statements for node in ast.walk(one)]
     called = {ast.unparse(one.func).rpartition(".")[2] for one in inner if isinstance(one, ast.Call)}
     return any(isinstance(one, ast.Raise | ast.Break | ast.Return) for one in inner) or bool(called & ENDS)
 
