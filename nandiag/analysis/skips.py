@@ -11,7 +11,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Skipped, Stopping, words
 
 # Backward calls that are steps of their own, or none.
-_COUNTED = frozenset({"unused loss", "scaled gradient"})
+_COUNTED = frozenset({"unused loss", "scaled gradient", "early gradient"})
 
 
 def skips_of(timeline: Timeline) -> Iterable[Finding]:
@@ -24,6 +24,7 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     yield from _by_loss([one for one in scaler if _update(one) in nan], len(nan))
     own = [one for one in timeline.skips if one.event.by == "script"]
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
+    yield from _early([one for one in own if one.event.of == "early gradient"])
     for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
         yield from _by_script([one for one in own if one.event.of in kinds], of)
 
@@ -121,6 +122,15 @@ def _by_script(skips: list[Seen[Skipped]], of: str) -> Iterable[Finding]:
     ended = max((one.event.step for one in skips if one.event.last), default=None)
     more = "" if ended is None else f" From step {ended} on no update was made any more."
     yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
+
+
+def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    """Tell of gradients that came before any update: what the script did with them made no weight bad."""
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = f"{words.count(_largest(skips), 'backward call')} before the first update gave {value} gradients"
+        text += f", the first at step {step}, on {words.ranks(_of(skips))}: no weight became bad by them."
+        yield Finding("script_skip", "warning", text, _of(skips), step)
 
 
 def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
 from nandiag.analysis.causes.mends.logarithms import signs
 from nandiag.analysis.causes.overflow import overflows
-from nandiag.analysis.causes.targets_far import beyond
+from nandiag.analysis.causes.targets_far import beyond, by_exponential
 from nandiag.analysis.early.texts import shape_of, told
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -78,11 +78,16 @@ def explain(facts: Facts) -> Cause | None:
     if seen is not None and (more := beyond(facts, seen)) is not None:
         return more
     if seen is not None:
-        return _seen(facts, seen, LIKELY if _fits(facts, seen) else POSSIBLE)
+        why = by_exponential(facts, seen)
+        return _and(_seen(facts, seen, LIKELY if _fits(facts, seen) else POSSIBLE), why)
     longer = _longer(facts, facts.origin.step)
     if longer is not None:
         return _of_length(facts, longer)
     return _by_course(facts)
+
+
+def _and(cause: Cause, why: str | None) -> Cause:
+    return cause if why is None else replace(cause, evidence=(*cause.evidence, why))
 
 
 def _longer(facts: Facts, step: int) -> Warned | None:

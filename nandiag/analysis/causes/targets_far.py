@@ -16,15 +16,13 @@ _POWER = 4
 def beyond(facts: Facts, seen: Warned) -> Cause | None:
     """Return the cause where the update of a step squared gradients that outgrew ``seen``; None where it may be that.
 
-    The targets are not looked at: what stands beside the input in the batch is to be looked at by hand.
+    The targets are not looked at: what stands beside the input in the batch is to be looked at by hand. They are not
+    to blame where an exponential may be.
     """
-    if not facts.in_update or not overflows(facts) or seen.step != facts.origin.step:
+    outgrown = _outgrown(facts, seen)
+    if outgrown is None or _is_exponential(facts, seen, *outgrown):
         return None
-    size, largest = (words.as_number(seen.facts.get(name)) for name in ("size", "largest"))
-    usual = max((one.usual_norm for one in courses(facts.history, facts.origin.step)), default=0.0)
-    grown = max((fact.absmax or 0.0 for fact in facts.origin.inputs[1:]), default=0.0)
-    if not size or not largest or not usual or grown / usual <= (size / largest) ** _POWER:
-        return None
+    grown, usual = outgrown
     step, rank = seen.step, facts.on_rank(seen)
     why = (
         f"Gradients of {words.number(grown)}, where their norm was about {words.number(usual)} before, do not come of "
@@ -38,6 +36,46 @@ def beyond(facts: Facts, seen: Warned) -> Cause | None:
         strength=LIKELY,
         story=True,
     )
+
+
+def by_exponential(facts: Facts, seen: Warned) -> str | None:
+    """Say how ``seen`` came to gradients beyond its own powers, where an exponential is the likely way; else None."""
+    outgrown = _outgrown(facts, seen)
+    if outgrown is None or not _is_exponential(facts, seen, *outgrown):
+        return None
+    grown, usual = outgrown
+    return (
+        f"Loss and gradients grew alike, these to {words.number(grown)} from a norm of about {words.number(usual)}: an "
+        "exponential of what grows with the inputs makes as much of it. Bound what goes into one, if the model or the "
+        "loss has it."
+    )
+
+
+def _outgrown(facts: Facts, seen: Warned) -> tuple[float, float] | None:
+    """Return the largest gradient and the usual norm where that grew far more than ``seen``, else None."""
+    if not facts.in_update or not overflows(facts) or seen.step != facts.origin.step:
+        return None
+    ratio = _ratio(seen)
+    usual = max((one.usual_norm for one in courses(facts.history, facts.origin.step)), default=0.0)
+    grown = max((fact.absmax or 0.0 for fact in facts.origin.inputs[1:]), default=0.0)
+    return (grown, usual) if ratio and usual and grown / usual > ratio**_POWER else None
+
+
+def _ratio(seen: Warned) -> float | None:
+    size, largest = (words.as_number(seen.facts.get(name)) for name in ("size", "largest"))
+    return size / largest if size and largest else None
+
+
+def _is_exponential(facts: Facts, seen: Warned, grown: float, usual: float) -> bool:
+    """Whether the loss, too, outgrew the outlier, and the gradients grew no less than it.
+
+    Of targets that are as far out the loss takes a power, of which gradients take less.
+    """
+    found = courses(facts.history, seen.step + 1)
+    now = max((abs(row.loss) for one in found for row in one.rows if row.step == seen.step and row.loss), default=0.0)
+    before = max((one.usual_loss for one in courses(facts.history, seen.step)), default=0.0)
+    ratio = _ratio(seen)
+    return bool(ratio and before) and ratio**_POWER < now / before <= grown / usual  # type: ignore[operator]
 
 
 def _clipped(facts: Facts) -> tuple[Suggestion, ...]:

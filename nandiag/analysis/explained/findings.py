@@ -136,7 +136,8 @@ EXPLAIN = (
     Explanation(
         slug="script_skip",
         what="The script made no step of a bad loss by itself, or left out an update for a norm of the gradients that "
-        "was not finite. The report shows where the first of them was made.",
+        "was not finite; or a backward call before its first update, as in a test of its own, gave bad gradients that "
+        "no update used. The report shows where the first of them was made.",
         fix=(
             Suggestion(
                 "Count them: many in a row mean that the data, or the weights, are bad.",

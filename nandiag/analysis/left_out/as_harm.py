@@ -11,7 +11,8 @@ from nandiag.events import Harm, Looked, Skipped
 def harm_of(one: Seen[Skipped]) -> Seen[Harm]:
     """Return the harm that would have been done by what was left out: of its loss, or of its gradients."""
     skip, look = one.event, one.event.look
-    what, phase = ("loss", "loss") if skip.of != "gradient norm" else ("gradient", "backward")
+    gradients = skip.of in {"gradient norm", "early gradient"}
+    what, phase = ("gradient", "backward") if gradients else ("loss", "loss")
     tensors, micro_step = ((), None) if look is None else (look.outputs[:1], look.micro_step)
     harm = Harm(what, skip.step, phase, tensors, 1, 1, micro_step=micro_step, loss=skip.loss)
     return Seen(one.rank, one.attempt, one.pid, one.seq, one.time, harm)

@@ -39,16 +39,27 @@ def healthy(states: dict[int, RankState], logs: dict[int, RankLog], run: Run, ha
         seen = "nothing was watched: no rank was attached"
     elif not steps:
         seen = f"no anomaly in {words.count(watched, 'rank')}, but no training step was seen"
-    seen += _blind(logs)
+    unarmed = _unarmed(logs)
+    seen = unarmed or seen + _blind(logs)
     if run.state == "stopped" and hang is None:
         return _unknown()
     failure = hang.summary if hang is not None else _failure(told, states, run)
     killed = _killed() if any(states[rank].signal == 9 for rank in failed) else ()
+    idle = () if unarmed else _idle(run, trained=bool(steps), watched=watched)
     return Verdict(
         anomaly=False,
         summary=f"{failure}; {seen}" if failure else seen,
-        suggestions=killed or _refused(logs) or _lost(states) or _idle(run, trained=bool(steps) or not watched),
+        suggestions=killed or _refused(logs) or _lost(states) or idle,
     )
+
+
+def _unarmed(logs: dict[int, RankLog]) -> str | None:
+    """Return why nothing was watched at all where torch could not be, on some rank; None where it was."""
+    for rank, log in sorted(logs.items()):
+        for event in (one.event for one in log.records):
+            if isinstance(event, ProbeDark) and event.probe == "arm":
+                return f"nothing was watched on rank {rank}: nandiag could not watch torch there ({event.reason})"
+    return None
 
 
 def _blind(logs: dict[int, RankLog]) -> str:
@@ -108,12 +119,16 @@ def _refused(logs: dict[int, RankLog]) -> tuple[Suggestion, ...]:
     return next((found for one in warned if (found := texts.mends(one))), ())
 
 
-def _idle(run: Run, *, trained: bool) -> tuple[Suggestion, ...]:
+def _idle(run: Run, *, trained: bool, watched: int) -> tuple[Suggestion, ...]:
     """Say how a script that trains nothing is watched, where it was not watched so."""
     if trained or run.state != "succeeded" or any(word.startswith("--level") for word in run.command):
         return ()
     text = "A script that trains nothing is judged by what its models return, where every op is watched."
     apart = "Processes that the script starts by itself and that form no process group (Hogwild) are not watched."
+    if not watched:
+        text = "A process is attached as it first trains: a script without an optimizer and a backward call is not. "
+        text += "Have every op watched."
+        apart = "Where it does train, look at whether nandiag comes into its process at all (nandiag doctor)."
     return (Suggestion(text, "nandiag run --level op"), Suggestion(apart))
 
 

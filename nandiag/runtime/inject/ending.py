@@ -206,6 +206,7 @@ def at_exit() -> None:
             finished = closing()
         except Exception as error:
             RECORDER.dark("last words", error)
+    _attach_unwatched()
     with contextlib.suppress(Exception):
         if not _state["raised"] and RECORDER.attached:
             RECORDER.emit(finished)
@@ -214,6 +215,16 @@ def at_exit() -> None:
             last()
     if _state["stopped"]:
         _leave()
+
+
+def _attach_unwatched() -> None:
+    """Torch could not be watched, and so nothing else attaches a process that its environment does not tell a rank."""
+    if not RECORDER.is_dark("arm") or RECORDER.attached:
+        return
+    with contextlib.suppress(Exception):
+        from nandiag.runtime.inject.late import attach_untrained  # torch is there by now
+
+        attach_untrained(ends=True)
 
 
 def _leave() -> None:

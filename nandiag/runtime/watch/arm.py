@@ -364,8 +364,13 @@ def _wrap_zero_grad(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
+    def tested() -> None:
+        sentinel.left_out.asked.known = []  # it was those gradients that the script asked of
+        sentinel._next_step()
+
     @guarded("sentinel")
     def met(optimizer: Any) -> None:
+        sentinel.bare.optimizer_made(tested)
         sentinel.clock.made(optimizer)
         sentinel.weights.met(optimizer)
         capture.optimizer_made()

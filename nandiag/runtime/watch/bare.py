@@ -5,7 +5,8 @@ update left when the next backward begins.
 
 Where it scales its loss by itself, and the step has finite gradients when it is run again without the scale, those that
 are not are no harm yet: it may leave the update out and lower its scale, as a GradScaler does. Whether they were used
-is seen by the weights when the next backward begins; until then the tape keeps all that it has.
+is seen by the weights when the next backward begins; until then the tape keeps all that it has. So it is with any that
+come before the script's first update: it may be a test of its own that asks for them, and an optimizer may come yet.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nandiag.events import Looked, Skipped
+from nandiag.events.kinds import MANY_IN_A_ROW
 from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
@@ -29,6 +31,7 @@ from nandiag.runtime.replay.case import Case
 from nandiag.runtime.together.gathered import Gathered
 from nandiag.runtime.watch.judge import Border, Judge
 from nandiag.runtime.watch.told.answers.search import InSearch
+from nandiag.runtime.watch.told.unused import Unused
 
 
 class Settle(Protocol):
@@ -48,7 +51,9 @@ class Bare:
         self._finite: dict[int, weakref.ref[Tensor]] = {}
         self._gathered = Gathered()
         self._known: tuple[list[int], list[float]] = [], []  # of which weights, and their norm
-        self._in_search = InSearch(skipped, looker.asks)
+        self._in_search, self._unused = InSearch(skipped, looker.asks), Unused(skipped)
+        self._in_a_row, self._waited = 0, set[tuple[int, int]]()
+        looker.shown_before = self._used_yet
 
     def begins(self, roots: list[Tensor], given: Any = None) -> None:
         """A backward call from ``roots`` begins, ``given`` gradients: look at what the last update by hand has left."""
@@ -63,22 +68,39 @@ class Bare:
         self._judge.leaves = self._gathered.parts(leaves_of(roots))
         self._look_at_weights(self._judge.leaves)
         self._in_search.begins(self._judge.clock.step)
+        self._unused.begins(self._judge.clock.step)
 
     @property
     def waits(self) -> bool:
         """Whether the gradients of the newest backward are not finite, and may yet be left out."""
-        return self._in_search.waits
+        return self._in_search.waits or self._unused.waits
+
+    def optimizer_made(self, next_step: Callable[[], object]) -> None:
+        """An optimizer is being made: what waits is done with, for that will look at the gradients it uses itself."""
+        if self._unused.waits:
+            self._waited = {_content(one.grad) for one in self._held() if one.grad is not None}
+            self._look_at_weights([])
+            next_step()
 
     def finish(self, border: Border) -> None:
         """No backward comes any more: take what gradients that wait have done for harm, where they were used."""
         if not self.waits:
             return
-        leaves = [one for held in self._finite.values() if (one := held()) is not None]
+        leaves = self._held()
         with quiet():
             self._judge.by_hand(self._named(leaves), set(map(id, leaves)), border)
         self._in_search.ends(border)
-        if border.harms and self._in_search.shown is not None:
-            self._looker.tell(self._in_search.shown)
+        self._unused.is_last(border)
+        if border.harms and (shown := self._shown) is not None:
+            self._looker.tell(shown)
+
+    @property
+    def _shown(self) -> Looked | None:
+        """What was seen of a step that is held back when its gradients had come, if anything."""
+        return self._in_search.shown or self._unused.shown
+
+    def _held(self) -> list[Tensor]:
+        return [one for held in self._finite.values() if (one := held()) is not None]
 
     def let_go(self, tensors: Iterable[Tensor]) -> None:
         """Hold no reference to these any more: they are seen finite again before they are told to have been so."""
@@ -93,7 +115,7 @@ class Bare:
             if _bad(sight):
                 named = [(name, one.grad) for name, one in self._named(leaves) if one.grad is not None]
                 self._judge.returned(named, sight, border)
-        if self._in_search.takes(sight, border, self._without):
+        if self._is_held(sight, border, self._without):
             self._judge.leaves = []
             return sight
         self._act(border, leaves)
@@ -111,10 +133,25 @@ class Bare:
             if _bad(sight):
                 named = [(f"gradient {number}", one) for number, one in enumerate(gradients)]
                 self._judge.returned(named, sight, border)
-        if not self._in_search.takes(sight, border, lambda _: None):
-            self._act(border, [], (*roots, *gradients))
+        given = (*roots, *gradients)
+        if not self._is_held(sight, border, lambda factor: self._again(given, factor) if factor == 1.0 else None):
+            self._act(border, [], given)
         self._judge.leaves = []
         return sight
+
+    def _is_held(self, sight: Sight, border: Border, look: Callable[[float], Looked | None]) -> bool:
+        held = self._in_search.takes(sight, border, look)
+        if not held and self._judge.leaves and not self._judge.lost and self._in_a_row < MANY_IN_A_ROW:
+            held = self._unused.takes(sight, border, look)
+        self._in_a_row = self._in_a_row + 1 if held else 0
+        return held
+
+    def _used_yet(self, case: Case) -> Looked | None:
+        """What was seen of gradients when they had come, where an optimizer that was made since then has them."""
+        shown = self._unused.shown
+        if shown is None or shown.outcome != "found" or case.joint or not case.gradients:
+            return None
+        return replace(shown, step=case.step) if set(map(_content, case.gradients)) & self._waited else None
 
     def _look(self, gradients: list[Tensor]) -> tuple[Sight, Border]:
         border = Border()
@@ -129,27 +166,35 @@ class Bare:
         """
         if self._judge.lost:
             return
+        if self._unused.waits:
+            known = set(map(id, leaves))
+            leaves = [*leaves, *(one for one in self._held() if id(one) not in known)]
         border = Border()
         with quiet():
             values, which = read(norms(leaves)), list(map(id, leaves))
             if all(map(math.isfinite, values)):
                 if self._known[0] == which and self._known[1] != values:
                     self._in_search.updated()
+                    self._unused.updated()
                 self._known = which, values
                 self._finite = {id(one): weakref.ref(one) for one in leaves}
-                self._in_search.ends(border)
+                self._end(border)
                 return
             seen = {key for key, reference in self._finite.items() if reference() is not None}
             bad = self._judge.by_hand(self._named(leaves), seen, border, within=within)
-            self._in_search.ends(border)
+            self._end(border)
         if border.harms:
             step = border.harms[0].step
             updated = within or step < self._judge.clock.step
             case = Case(
                 step, bad, joint=False, suspects=tuple(bad), weights_were_finite=updated, by_hand=True, within=within
             )
-            shown = self._in_search.shown if step < self._judge.clock.step else None
+            shown = self._shown if step < self._judge.clock.step else None
             self._settle(None, border, examine=lambda ends: self._examine(replace(case, ends=ends), shown))
+
+    def _end(self, border: Border) -> None:
+        self._in_search.ends(border)
+        self._unused.ends(border)
 
     def _act(self, border: Border, leaves: list[Tensor], gradients: tuple[Tensor, ...] = ()) -> None:
         given = gradients or tuple(one.grad for one in leaves if one.grad is not None)
@@ -165,9 +210,11 @@ class Bare:
 
     def _without(self, factor: float) -> Looked | None:
         """Run the step again without a ``factor`` of its loss, before it is known whether it does any harm."""
-        leaves = self._judge.leaves
-        given = tuple(one.grad for one in leaves if one.grad is not None)
-        case = Case(self._judge.clock.step, leaves, joint=False, spoken=given, by_hand=True, factor=factor)
+        return self._again(tuple(one.grad for one in self._judge.leaves if one.grad is not None), factor)
+
+    def _again(self, given: tuple[Tensor, ...], factor: float) -> Looked | None:
+        step, leaves = self._judge.clock.step, self._judge.leaves
+        case = Case(step, leaves, joint=False, spoken=given, by_hand=True, factor=factor)
         return self._looker.examine_quietly(case)
 
     def _named(self, leaves: list[Tensor]) -> list[tuple[str, Tensor]]:
@@ -180,6 +227,11 @@ class Bare:
 
 def _bad(sight: Sight) -> bool:
     return sight.grad_norm is not None and not math.isfinite(sight.grad_norm)
+
+
+def _content(gradient: Tensor) -> tuple[int, int]:
+    """Return what tells whether a gradient was written to or made anew since."""
+    return gradient.data_ptr(), gradient._version
 
 
 def _shape(tensor: Tensor) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Attached, Finished, Raised, Record, Skipped, Stopping, Warned
+from nandiag.events import Attached, Finished, ProbeDark, Raised, Record, Skipped, Stopping, Warned
 from nandiag.store.reader import RankLog, RunRecord
 from nandiag.store.run import AgentEnd, RunInfo
 
@@ -222,6 +222,20 @@ def test_a_rank_without_a_file_is_not_attached_and_never_silently_clean(by_hand)
 def test_no_rank_at_all_is_told(by_hand):
     report = analyse(by_hand.run(world=2))
     assert report.verdict.summary == "nothing was watched: no rank was attached"
+
+
+def test_where_no_rank_trained_it_is_told_how_to_have_it_watched(by_hand):
+    told = analyse(by_hand.run(ends=[by_hand.ended(0, 0)], world=1)).verdict.suggestions
+    assert told[0].code == "nandiag run --level op"
+    assert "without an optimizer and a backward call" in told[0].text
+
+
+def test_that_torch_could_not_be_watched_is_told_with_the_reason(by_hand):
+    dark = ProbeDark("arm", "AttributeError: no such hook (arm.py:80)")
+    report = analyse(by_hand.run(by_hand.rank(0, dark, by_hand.finished(0), world=1), world=1))
+    assert report.verdict.summary == (
+        "nothing was watched on rank 0: nandiag could not watch torch there (AttributeError: no such hook (arm.py:80))"
+    )
 
 
 def test_the_newest_attempt_gives_the_state(by_hand):

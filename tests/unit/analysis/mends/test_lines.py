@@ -106,6 +106,10 @@ _SIG, _ONE_LESS = ["SliceBackward0", "SigmoidBackward0"], ["RsubBackward1", "Sig
      "y = torch.nn.functional.logsigmoid(D(a)) + torch.nn.functional.logsigmoid(-D(b)) + c.log()"),
     ("y = -torch.log(p[rows, y]).mean()", "torch.log(p[rows, y])", ["IndexBackward0", "SoftmaxBackward0"],
      "y = -torch.log_softmax(p, dim=-1)[rows, y].mean()"),
+    ("return -(p * p.log()).sum(-1).mean()", "p.log()", ["SoftmaxBackward0"],
+     "return -(torch.softmax(p, dim=-1) * torch.log_softmax(p, dim=-1)).sum(-1).mean()"),
+    ("y = (p.log() + (1 - p).log()) * p", "p.log()", _SIG,
+     "y = (torch.nn.functional.logsigmoid(p) + torch.nn.functional.logsigmoid(-p)) * torch.sigmoid(p)"),
     ("y = torch.log(q)", "torch.log(q)", _ONE_LESS, None),
     ("y = torch.log(p * w)", "torch.log(p * w)", _SIG, None),
 ])  # fmt: skip
@@ -113,7 +117,7 @@ def test_a_sigmoid_that_is_made_elsewhere_is_told_in_the_names_of_the_line(at, b
     given = (by_hand.fact(zeros=16, shape=(16,), min=0.0, max=0.0),)
     facts = at("log", given, (by_hand.fact(neginf=16),), extra={"of_weights": True, "made_by": made_by},
                **placed(line, shown))  # fmt: skip
-    name = shown.removesuffix(")").partition("log(")[2].removeprefix("1 - ").partition(" ")[0].partition("[")[0]
+    name = shown.removesuffix(")").partition("log(")[2].removeprefix("1 - ").partition(" ")[0].partition("[")[0] or "p"
     meaning = Meaning(name, "both[:16]", "gan/trainer.py", 20, inside=False)
     told = advice(replace(facts, look=replace(facts.look, site=Site(around=Around((meaning,))))))
     assert told[0].code == code

@@ -84,6 +84,7 @@ def test_harm_says_what_the_script_calls_its_model(work):
     worker, net = work(), Heads()
     with contextlib.suppress(AnomalyStop):
         torch.sqrt(net(torch.zeros(6, 4))[0] * 0).sum().backward()
+    worker.sentinel.finish()
     assert {harm.names.get("model") for harm in worker.harms} == {"net"}
 
 

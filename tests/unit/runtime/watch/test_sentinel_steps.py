@@ -18,7 +18,7 @@ def test_without_an_optimizer_each_backward_is_a_step(work):
         weight.grad = None
         (weight.sum() * (math.nan if step == 1 else 1)).backward()
         with torch.no_grad():
-            weight -= 0.0 * weight.grad.nan_to_num()
+            weight -= 0.1 * weight.grad.nan_to_num()
     assert told(worker) == [("loss", 1, "loss"), ("gradient", 1, "backward")]
     assert worker.sentinel.finish().steps == 3
 

@@ -39,7 +39,20 @@ def back(facts: Facts, text: str, form: str) -> Suggestion:
     spread = {ast.unparse(one): _spread(facts, one) for one in _logs(facts, found[1])}
     swapped = {text: log for text, one in spread.items() if (log := _one_step(one, form)) is not None}
     told = _told(facts, [ast.unparse(spread[text]) for text in swapped], kind)
-    return Suggestion(told, _line(facts, found[1], swapped))
+    whole = {ast.unparse(base) for text in swapped if (base := _base(spread[text])) is not None}
+    return Suggestion(told, _line(facts, found[1], swapped, {one: _shares(one, kind) for one in whole}))
+
+
+def _base(log: ast.expr) -> ast.expr | None:
+    """Return what is called by a name, as it hands back the scores, and is read elsewhere in the line too."""
+    part = fitting.target(log, "log")
+    base = None if part is None else _of(part)
+    return None if isinstance(base, ast.Call) else base
+
+
+def _shares(name: str, kind: str) -> str:
+    """Return the probabilities of the scores that a name stands for by then."""
+    return f"torch.softmax({name}, dim=-1)" if kind == "softmax" else f"torch.sigmoid({name})"
 
 
 def _spread(facts: Facts, log: ast.expr) -> ast.expr:
@@ -141,12 +154,20 @@ def _picked(node: ast.expr) -> str:
     return f"torch.log_softmax({ast.unparse(node)}, dim=-1)"
 
 
-def _line(facts: Facts, own: ast.expr, swapped: dict[str, str]) -> str | None:
-    """Return the user's line with each of the logarithms in one step."""
-    nodes = [node for node in fitting.nodes_of(facts.origin.source or "") if isinstance(node, ast.Call)]
-    places: list[ast.expr] = [one for one in nodes if ast.unparse(one) in swapped]
-    beside = fitting.others(facts.origin, places, lambda text: swapped.get(ast.unparse(ast.parse(text)), text))
+def _line(facts: Facts, own: ast.expr, swapped: dict[str, str], shares: dict[str, str]) -> str | None:
+    """Return the user's line with each of the logarithms in one step, and ``shares`` of the scores elsewhere in it."""
+    nodes = fitting.nodes_of(facts.origin.source or "")
+    places: list[ast.expr] = [one for one in nodes if isinstance(one, ast.Call) and ast.unparse(one) in swapped]
+    within = {id(one) for place in (*places, *_stored(nodes)) for one in ast.walk(place)}
+    read = [one for one in nodes if isinstance(one, ast.Name | ast.Attribute) and id(one) not in within]
+    places += [one for one in read if ast.unparse(one) in shares]
+    made = {**swapped, **shares}
+    beside = fitting.others(facts.origin, places, lambda text: made.get(ast.unparse(ast.parse(text)), text))
     return fitting.whole(beside, swapped[ast.unparse(own)])
+
+
+def _stored(nodes: list[ast.AST]) -> list[ast.AST]:
+    return [one for one in nodes if isinstance(getattr(one, "ctx", None), ast.Store)]
 
 
 def _is_model(called: ast.expr) -> bool:
