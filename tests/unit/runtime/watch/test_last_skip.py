@@ -126,6 +126,6 @@ def test_so_is_what_is_left_out_to_the_end(work):
     assert [one.what for one in worker.harms] == ["gradient"]
 
 
-def test_so_are_gradients_that_are_bad_without_the_scale_too(work):
+def test_nor_is_it_where_gradients_are_bad_without_the_scale(work):
     worker = ended(work, continues, STEPS - 1, root=True)
-    assert [one.what for one in worker.harms] == ["gradient"]
+    assert worker.harms == []

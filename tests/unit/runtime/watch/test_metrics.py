@@ -125,14 +125,13 @@ def test_a_loss_that_ends_a_loop_is_told_though_another_line_trained_before(work
     assert [one.what for one in worker.harms] == ["loss"]
 
 
-def test_a_loss_that_its_line_was_trained_by_ends_the_script_without_a_condition_in_sight(work):
+def test_a_loss_of_the_last_turn_is_passed_over_without_a_condition_in_sight(work):
     worker, loop = work(), Loop(spoilt=(3,))
     for step in range(4):
         loss = loop.loss(step)
         for _ in [None] * math.isfinite(loss.item()):
             loop.update(loss)
-    worker.sentinel.last.at_exit()
-    assert [one.what for one in worker.harms] == ["loss"]
+    assert left_out_at_the_end(worker) == (1, False)
 
 
 class Rejecting:
@@ -184,7 +183,7 @@ def test_a_line_that_is_called_from_another_one_is_the_same(work):
         loop.turn()
     for _ in range(loop.late):
         loop.turn()
-    assert told_at_the_end(worker) == ["loss"]
+    assert left_out_at_the_end(worker) == (loop.late, True)
 
 
 def test_a_later_phase_has_lines_of_its_own_that_train(work):
@@ -193,7 +192,7 @@ def test_a_later_phase_has_lines_of_its_own_that_train(work):
         loop.update(loop.net(torch.rand(5, 4)).square().mean())
     for _ in range(loop.good + loop.late):
         loop.turn()
-    assert told_at_the_end(worker) == ["loss"]
+    assert left_out_at_the_end(worker) == (loop.late, True)
 
 
 def test_a_loss_that_would_be_handed_to_an_update_is_none_that_is_only_read(work):

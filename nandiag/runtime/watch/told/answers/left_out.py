@@ -169,8 +169,9 @@ class LeftOut:
         self.asked.finish()
         here = [] if self.is_within_evaluation() else self._here()
         perhaps = self._perhaps_rejected(here)
+        many = sum(not one.norm for one in here) >= _MANY
         for one in self._each_once(here):
-            if (one.norm and not by_error) or self.is_passed(one, by_error=by_error) or id(one) in perhaps:
+            if (one.norm and not by_error) or self._is_told(one, by_error=by_error, many=many) or id(one) in perhaps:
                 self._set_apart(one)
         self._tell_dropped(last=True)
         sentinel.skips.last_words()
@@ -190,16 +191,36 @@ class LeftOut:
 
         A loop that was left within one that went on may have been so before, and all trained on.
         """
-        again = not by_error and self.asked.bad_before in self._left_out_in
         way = None if by_error else self.asked.ways.known(question.step)
         if way is not None and (way.goes_on or question is self.asked.newest):
-            return way.goes_on or (way.around and again) or self.is_within_evaluation()
+            return way.goes_on or (way.around and self._was_left_out) or self.is_within_evaluation()
+        again = not by_error and self._was_left_out
         return is_passed_over(question) or (again and not is_left_on(question))
 
+    @property
+    def _was_left_out(self) -> bool:
+        """Whether what a line of this step was told of a bad loss was left out when it was told so before."""
+        return self.asked.bad_before in self._left_out_in
+
+    def _is_told(self, question: Question, *, by_error: bool, many: bool) -> bool:
+        """Whether it is passed over, and a loss: by the way alone that the script went it may be a metric as well."""
+        if not self.is_passed(question, by_error=by_error):
+            return False
+        made = self._sentinel.capture.tape.maker(question.tensor)
+        return is_passed_over(question) or made is None or self._is_rejected(question, made[0], many=many)
+
     def is_within_evaluation(self) -> bool:
-        """Whether the newest bad answer was read in loops in which nothing was trained, while others trained."""
-        trained = self._sentinel.clock.updated_in >= 0
-        return trained and not self.asked.ways.are_among(self.trained.callers, self._sentinel.clock.step)
+        """Whether the newest bad answer was read in a loop in which nothing was trained, nor made by a line that trains.
+
+        Something else trained before.
+        """
+        sentinel, newest, ways = self._sentinel, self.asked.newest, self.asked.ways
+        if newest is None or sentinel.clock.updated_in < 0 or ways.has_trained(self.trained.callers, newest.step):
+            return False
+        made = sentinel.capture.tape.maker(newest.tensor)
+        return not (made is not None and self.trained.has_trained(made[0])) and (
+            ways.has_loop() or not is_decided(newest)
+        )
 
     def goes_on(self) -> bool:
         """Whether the script has gone on behind what it read of this step's losses or gradients, and made no update."""
@@ -242,6 +263,9 @@ class LeftOut:
     @guarded("questions")
     def _passed(self) -> None:
         used = self._may_be_used()
+        if self.is_within_evaluation():
+            self.asked.known = []
+            return
         passed = [one for one in self._here() if not one.norm and self._maker(one) not in used and is_passed_over(one)]
         here = set(map(id, passed))
         self.asked.known = [one for one in self.asked.known if id(one) not in here]
@@ -250,7 +274,7 @@ class LeftOut:
             self._rows += 1  # so many in a row may be harm by now, whatever was looked at before
             self._looks = min(self._looks, _MOST_LOOKS - 1)
         self._passed_in = self._sentinel.clock.step
-        if not _trains(self._sentinel.capture.known.values()) or self.is_within_evaluation():
+        if not _trains(self._sentinel.capture.known.values()):
             self._evaluated_in = self._passed_in
         for one in passed:
             self._set_apart(one)

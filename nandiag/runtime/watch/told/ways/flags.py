@@ -76,4 +76,10 @@ def _texts(node: ast.AST) -> set[str]:
 
 
 def _within(whole: ast.AST, node: ast.AST) -> bool:
-    return any(one is node for one in ast.walk(whole))
+    """Whether ``node`` is a part of ``whole``; they may be of two trees of one file."""
+    place = _place(node)
+    return any(type(one) is type(node) and _place(one) == place for one in ast.walk(whole))
+
+
+def _place(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)

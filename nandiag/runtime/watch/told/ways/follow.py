@@ -20,7 +20,7 @@ import torch
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
-from nandiag.runtime.watch.told.ways.loops import Loop, loops_around
+from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, loops_around
 
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
@@ -37,30 +37,34 @@ class Way(NamedTuple):
 
 
 class Followed:
-    """A function of the script that is under way: the loops that it is in, and the lines that it has run since."""
+    """A function of the script that is under way, and the lines that it has run since; its text is read at the end."""
 
-    __slots__ = ("_resumes", "_ways", "code", "lines", "loops")
+    __slots__ = ("_resumes", "_ways", "code", "lines")
 
     def __init__(self, frame: FrameType, ways: Ways) -> None:
         self._ways, self.code = ways, frame.f_code
         self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
-        self.lines = [frame.f_lineno]  # in the order of their runs, that which asks first
-        self.loops = loops_around(frame.f_code, frame.f_lineno)
+        self.lines = [frame.f_lineno]  # in the order of their runs, that which asks first; RETURN behind all
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
         try:
             if event == "line":
                 self.lines.append(frame.f_lineno)
-                for loop in self.loops:
-                    loop.runs(frame.f_lineno)
             elif event == "return" and not self._resumes:
-                for loop in self.loops:
-                    loop.over = True
+                self.lines.append(RETURN)
             self._ways.count()
         except Exception:
             self._ways.end()
         return self
+
+    def loops(self) -> list[Loop]:
+        """Return the loops around the line that asks, the innermost first, each as it was left."""
+        loops = loops_around(self.code, self.lines[0])
+        for loop in loops:
+            for line in self.lines[1:]:
+                loop.runs(line)
+        return loops
 
     def run(self) -> Run:
         """Return the lines that it has run."""
@@ -102,7 +106,7 @@ class Ways:
             if event == "call" and frame.f_code.co_filename.startswith(_COMPILER):
                 self.end()
         except Exception:
-            sys.settrace(None)
+            self.end()
         return frame.f_trace
 
     def count(self) -> None:
@@ -126,10 +130,10 @@ class Ways:
     def known(self, step: int) -> Way | None:
         """The script has ended: return which way it went behind its newest bad answer of ``step``, if that was seen."""
         self.end(cut=False)
-        if step != self._step or not any(one.loops for one in self._followed):
+        if step != self._step:
             return None
         left: bool | None = None
-        for loop in (loop for one in self._followed for loop in one.loops):
+        for loop in (loop for one in self._followed for loop in one.loops()):
             if not (loop.over or loop.turned) and self._cut:
                 break
             if self._ended_by_itself(loop):
@@ -140,11 +144,21 @@ class Ways:
     def _ended_by_itself(self, loop: Loop) -> bool:
         return loop.turned and not loop.by_else and not is_flagged(loop.node, [one.run() for one in self._followed])
 
-    def are_among(self, places: Iterable[tuple[CodeType, int]], step: int) -> bool:
-        """Whether one of ``places`` lies in a loop around the newest bad answer of ``step``, or no such loop is known.
+    def has_trained(self, callers: Iterable[tuple[CodeType, int]], step: int) -> bool:
+        """Whether the innermost loop around the newest bad answer of ``step`` has led to one of the ``callers``.
 
-        A place is a code object and an instruction in it, as a byte offset.
+        These are where functions stood that led to a backward call: a code object, and an instruction in it as a byte
+        offset. Without a loop the function that asks is meant; a script that has none asks behind its training.
         """
-        loops = {one.code: one.loops for one in self._followed if one.loops} if step == self._step else {}
-        within = (loop.has(Frame(*place).line) for place in places for loop in loops.get(place[0], ()))
-        return not loops or any(within)
+        if step != self._step or not self._followed:
+            return True
+        inner = next((one for one in self._followed if loops_around(one.code, one.lines[0])), None)
+        if inner is None:
+            asks = self._followed[0].code
+            return asks.co_name != "<module>" and any(code is asks for code, _ in callers)
+        loop = loops_around(inner.code, inner.lines[0])[0]
+        return any(loop.has(Frame(*place).line) for place in callers if place[0] is inner.code)
+
+    def has_loop(self) -> bool:
+        """Whether a loop is around the newest bad answer."""
+        return any(loops_around(one.code, one.lines[0]) for one in self._followed)

@@ -13,6 +13,7 @@ from nandiag.runtime.frames.text import tree_of
 ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 # What is no statement has no loop of statements.
 _WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+RETURN = 0  # stands for the end of a function, where others have lines
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -44,7 +45,7 @@ class Loop:
             return
         if line in self._head or (self._endless and line == self._body.start):
             self.turned = True
-        elif line not in self._body:
+        elif line not in self._body:  # nor is RETURN
             self.over = True
             behind = self.node.orelse
             self.by_else = any(one.lineno <= line <= end_of(one)[0] for one in behind) and _lead_out(behind)

@@ -1,0 +1,350 @@
+"""Where a script goes behind a bad answer is seen by the lines that it runs, whatever its guard is made of."""
+
+import contextlib
+import linecache
+import math
+import sys
+
+import pytest
+
+from nandiag.runtime.watch.told.ways import follow
+from nandiag.runtime.watch.told.ways.follow import Ways
+
+STEP = 7
+ON, OFF = (True, False), (False, False)
+WITHIN = (False, True)  # a loop was left, one around it was not
+
+
+@pytest.fixture(autouse=True)
+def worker(recording, monkeypatch):
+    recording()
+    monkeypatch.setattr(follow, "BOUNDARIES", {id(Script.way.__code__)})
+
+
+class Script:
+    """Runs the text of a function ``script(ask)``; ``ask(value)`` is a question that a bad value is the answer to."""
+
+    def __init__(self, text):
+        self.ways, self.asked = Ways(), 0
+        body = "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
+        self.text, self.file = f"def script(ask):\n{body}\n", f"/scripts/of/ways_{id(self)}.py"
+        linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
+
+    def ask(self, value):
+        self.asked += 1
+        if not math.isfinite(value):
+            self.ways.follow(sys._getframe(1), STEP)
+        return math.isfinite(value)
+
+    def way(self):
+        names = {"math": math, "contextlib": contextlib, "BAD": math.nan}
+        exec(compile(self.text, self.file, "exec"), names)
+        with contextlib.suppress(SystemExit):
+            names["script"](self.ask)
+        assert sys.gettrace() is not self.ways._trace or self.ways._followed
+        way = self.ways.known(STEP)
+        assert sys.gettrace() is None
+        return way if way is None else tuple(way)
+
+
+PASSES = {
+    "continue": """
+for value in (1.0, 2.0, BAD):
+    if not ask(value):
+        continue
+    value += 1
+""",
+    "round the update": """
+for value in (1.0, 2.0, BAD):
+    if ask(value):
+        value += 1
+""",
+    "raised and caught": """
+for value in (1.0, BAD):
+    try:
+        if not ask(value):
+            raise ArithmeticError
+        value += 1
+    except ArithmeticError:
+        pass
+""",
+    "suppressed": """
+def check(value):
+    if not ask(value):
+        raise ArithmeticError
+for value in (1.0, BAD):
+    with contextlib.suppress(ArithmeticError):
+        check(value)
+""",
+    "a table": """
+done = []
+table = {True: done.append, False: lambda value: None}
+for value in (1.0, BAD):
+    table[ask(value)](value)
+""",
+    "by a method of an object": """
+class Guard:
+    def __call__(self, value):
+        return ask(value)
+guard = Guard()
+for value in (1.0, BAD):
+    guard(value) and value + 1
+""",
+    "one line": """
+for value in (1.0, BAD): ask(value)
+""",
+    "an endless loop over an iterator": """
+values = iter((1.0, BAD))
+while True:
+    try:
+        value = next(values)
+    except StopIteration:
+        break
+    if not ask(value):
+        continue
+    value += 1
+""",
+    "an iterator in the condition": """
+values = iter((1.0, BAD))
+while (value := next(values, None)) is not None:
+    if ask(value):
+        value += 1
+""",
+    "the next batch by hand": """
+values = iter((1.0, BAD))
+value = next(values, None)
+while value is not None:
+    if not ask(value):
+        value = next(values, None)
+        continue
+    value = next(values, None)
+""",
+    "turns that are counted": """
+step = 0
+while step < 3:
+    value = BAD if step == 2 else 1.0
+    if not ask(value):
+        step += 1
+        continue
+    step += 1
+""",
+    "what was done is counted": """
+step = done = 0
+while step < 3 and done < 10:
+    value = BAD if step == 2 else 1.0
+    if ask(value):
+        done += 1
+    step = step + 1
+""",
+    "epochs whose last batch is bad": """
+for epoch in range(2):
+    for value in (1.0, BAD):
+        if not ask(value):
+            continue
+    epoch += 1
+    if epoch > 5:
+        break
+""",
+    "a last one that is left for another reason": """
+for value in (1.0, BAD, 2.0):
+    if value == 2.0:
+        break
+    ask(value)
+""",
+    "an else that says so": """
+for value in (1.0, BAD):
+    ask(value)
+else:
+    done = True
+""",
+    "a function that gives an answer back": """
+def step(value):
+    return bool(ask(value))
+bad = 0
+for value in (1.0, BAD):
+    if not step(value):
+        bad += 1
+""",
+    "a generator that asks": """
+def good(values):
+    for value in values:
+        if ask(value):
+            yield value
+for value in good((1.0, 2.0, BAD)):
+    value += 1
+""",
+    "all of a list": """
+for values in ((1.0, 2.0), (1.0, BAD, 2.0)):
+    if all([ask(value) for value in values]):
+        values = ()
+""",
+}
+LEAVES = {
+    "break": """
+for value in (1.0, BAD, 2.0):
+    if not ask(value):
+        break
+""",
+    "return": """
+for value in (1.0, BAD, 2.0):
+    if not ask(value):
+        return
+""",
+    "exit": """
+for value in (1.0, BAD, 2.0):
+    if not ask(value):
+        raise SystemExit(2)
+""",
+    "a count of bad ones": """
+bad = 0
+for value in (1.0, BAD, BAD, BAD, 2.0):
+    if ask(value):
+        bad = 0
+    else:
+        bad += 1
+    if bad >= 3:
+        break
+""",
+    "a flag behind": """
+for value in (1.0, BAD, 2.0):
+    stop = False
+    if not ask(value):
+        stop = True
+    if stop:
+        break
+""",
+    "a function's answer": """
+def step(value):
+    return bool(ask(value))
+bad = 0
+for value in (1.0, BAD, BAD, 2.0):
+    bad += not step(value)
+    if bad > 1:
+        raise SystemExit(2)
+""",
+    "by the loop's own condition": """
+value, step = 1.0, 0
+while step < 9 and ask(value):
+    step += 1
+    value = BAD if step == 3 else 1.0
+""",
+    "a flag in the loop's condition": """
+running, step = True, 0
+while running:
+    step += 1
+    running = math.isfinite(BAD if step == 3 else 1.0) and ask(1.0) or ask(BAD)
+""",
+    "a flag that is set under a condition": """
+done, step = False, 0
+while not done:
+    step += 1
+    if not ask(BAD if step == 3 else 1.0):
+        done = True
+""",
+    "bad ones counted in the loop's condition": """
+bad, values = 0, iter((1.0, BAD, BAD, 1.0))
+while bad < 2:
+    value = next(values)
+    if not ask(value):
+        bad += 1
+        continue
+""",
+    "attempts that have all failed": """
+for value in (1.0, BAD, 2.0):
+    for attempt in range(3):
+        if ask(value):
+            break
+    else:
+        raise SystemExit(2)
+""",
+    "out of two loops": """
+for epoch in range(2):
+    for value in (1.0, BAD, 2.0):
+        if not ask(value):
+            return
+""",
+}
+
+
+@pytest.mark.parametrize("what", PASSES)
+def test_what_goes_on_with_its_loop(what):
+    assert Script(PASSES[what]).way() == ON
+
+
+@pytest.mark.parametrize("what", LEAVES)
+def test_what_leaves_its_loop(what):
+    assert Script(LEAVES[what]).way() == OFF
+
+
+def test_a_loop_that_is_left_within_one_that_is_not():
+    text = """
+for part in ((1.0, BAD, 2.0), (1.0, BAD, 2.0)):
+    for value in part:
+        if not ask(value):
+            break
+"""
+    assert Script(text).way() == WITHIN
+
+
+def test_without_a_loop_nothing_is_known():
+    assert Script("ask(BAD)").way() is None
+
+
+def test_of_another_step_nothing_is_known():
+    script = Script(PASSES["continue"])
+    script.way()
+    assert script.ways.known(STEP + 1) is None
+
+
+def test_a_debuggers_trace_is_left_alone():
+    def trace(*_):
+        return None
+
+    sys.settrace(trace)
+    try:
+        script = Script(PASSES["continue"])
+        names = {"BAD": math.nan}
+        exec(compile(script.text, script.file, "exec"), names)
+        names["script"](script.ask)
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(None)
+    assert script.ways.known(STEP) is None
+
+
+def test_it_ends_by_itself_and_what_is_not_seen_is_not_known(monkeypatch):
+    monkeypatch.setattr(follow, "_MOST", 30)
+    text = """
+for value in (1.0, BAD):
+    if not ask(value):
+        for _ in range(100):
+            value = 1.0
+"""
+    script = Script(text)
+    assert script.way() is None
+    assert script.ways._events <= 31
+
+
+def test_what_fails_within_is_not_the_scripts(monkeypatch):
+    script = Script(PASSES["continue"])
+
+    def fails(ways):
+        raise RuntimeError
+
+    monkeypatch.setattr(Ways, "count", fails)
+    assert script.way() is None
+    assert script.asked == 3
+
+
+def test_no_variable_of_the_script_is_held(monkeypatch):
+    script = Script(PASSES["continue"])
+    script.way()
+    assert not any(hasattr(one, "frame") for one in script.ways._followed)
+
+
+def test_all_of_them_have_a_share_of_the_time(monkeypatch):
+    monkeypatch.setattr(follow, "_FREE", 0.0)
+    monkeypatch.setattr(follow, "_SHARE", 0.0)
+    script = Script(PASSES["continue"])
+    script.ways._events = 1
+    assert script.way() is None
