@@ -12,7 +12,7 @@ from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.ranks import unheard
 from nandiag.analysis.report import Finding, RankState, Run
-from nandiag.analysis.skips import skips_of
+from nandiag.analysis.skips import skips_of, steps_of_none
 from nandiag.analysis.timeline import STATE, Seen, Timeline, name_of_own
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
@@ -302,7 +302,10 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         text = f"The run ended before the update of step {step}: no gradient or weight was seen bad until then."
         yield Finding("went_on", "info", text)
         return
-    if timeline.harms or fallen:
+    if steps_of_none(timeline):
+        text = f"Weights are looked at where an optimizer steps, and none did{joint} the run was not stopped."
+        yield Finding("went_on", "info", text)
+    elif timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         # Of gradients that the script dropped, and made no update of, nobody has read any.
         what, where = ("weight", "") if gradients else ("gradient or weight", " at an update")
