@@ -10,7 +10,7 @@ from nandiag.analysis.causes.apart import fastest
 from nandiag.analysis.counts import chosen, events_of
 from nandiag.analysis.findings import findings_of
 from nandiag.analysis.hangs import held
-from nandiag.analysis.hangs.finding import told_of
+from nandiag.analysis.hangs.held import told_of
 from nandiag.analysis.hangs.passed import with_passed
 from nandiag.analysis.left_out.passed import left_out
 from nandiag.analysis.nccl.summary import Logs

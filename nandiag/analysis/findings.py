@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 
 from nandiag.analysis.early import warnings_of
+from nandiag.analysis.hangs.stands import place_text, raised_at
 from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
 from nandiag.analysis.ranks import unheard
 from nandiag.analysis.report import Finding, RankState, Run
-from nandiag.analysis.skips import skips_of
+from nandiag.analysis.skips import skips_of, steps_of_none
 from nandiag.analysis.timeline import STATE, Seen, Timeline, name_of_own
 from nandiag.analysis.ways.replicas import replicas_of
 from nandiag.analysis.ways.still import still_of
@@ -201,11 +202,22 @@ def failures(states: dict[int, RankState], logs: dict[int, RankLog]) -> dict[str
 
 
 def _last_seen(states: dict[int, RankState], logs: dict[int, RankLog]) -> str:
+    if next(iter(states.values())).state == "raised" and (steps := _unmade(states, logs)):
+        return f", before the {_steps('update of step', steps, 'updates of steps')}"
     seen = (_newest(state, logs.get(rank)) for rank, state in states.items() if state.state in _IN_A_STEP)
     steps = sorted({step for step in seen if step is not None})
-    if not steps:
-        return ""
-    return f", last seen at {f'step {steps[0]}' if len(steps) == 1 else f'steps {steps[0]} to {steps[-1]}'}"
+    return f", last seen at {_steps('step', steps, 'steps')}" if steps else ""
+
+
+def _steps(one: str, steps: list[int], several: str) -> str:
+    return f"{one} {steps[0]}" if len(steps) == 1 else f"{several} {steps[0]} to {steps[-1]}"
+
+
+def _unmade(states: dict[int, RankState], logs: dict[int, RankLog]) -> list[int]:
+    """Return the first updates that ranks did not make which an exception ended; nothing where one made none at all."""
+    ends = (_raised(logs.get(rank)) for rank in states)
+    steps = sorted({one.step for one in ends if one is not None})
+    return steps if steps and steps[0] > 0 else []
 
 
 def _newest(state: RankState, log: RankLog | None) -> int | None:
@@ -239,14 +251,18 @@ def _end(state: RankState, log: RankLog | None) -> str | None:
     if state.state == "lost":
         return "was lost with its launcher"
     if state.state == "raised":
-        raised = next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
-        return f"raised {_said(raised) if raised else 'an exception'}"
+        raised, at = _raised(log), None if log is None else raised_at(log)
+        return f"raised {_said(raised) if raised else 'an exception'}{'' if at is None else f', in {place_text(at)}'}"
     if state.state == "exited":
         return f"exited with code {state.exit_code}"
     if state.state == "not_attached" and (state.exit_code or state.signal):
         how = f"exit code {state.exit_code}" if state.exit_code else words.signal_name(state.signal or 0)
         return f"ended with {how} before nandiag was attached"
     return None
+
+
+def _raised(log: RankLog | None) -> Raised | None:
+    return next((one.event for one in log.records if isinstance(one.event, Raised)), None) if log else None
 
 
 def _said(raised: Raised) -> str:
@@ -286,7 +302,10 @@ def _went_on(timeline: Timeline, run: Run, logs: dict[int, RankLog]) -> Iterable
         text = f"The run ended before the update of step {step}: no gradient or weight was seen bad until then."
         yield Finding("went_on", "info", text)
         return
-    if timeline.harms or fallen:
+    if steps_of_none(timeline):
+        text = f"Weights are looked at where an optimizer steps, and none did{joint} the run was not stopped."
+        yield Finding("went_on", "info", text)
+    elif timeline.harms or fallen:
         gradients = fallen or any(one.event.what == "gradient" for one in timeline.harms)
         # Of gradients that the script dropped, and made no update of, nobody has read any.
         what, where = ("weight", "") if gradients else ("gradient or weight", " at an update")

@@ -26,16 +26,17 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
     yield from _early([one for one in own if one.event.of == "early gradient"])
     for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
-        yield from _by_script([one for one in own if one.event.of in kinds], of)
+        yield from _by_script([one for one in own if one.event.of in kinds], of, none=steps_of_none(timeline))
 
 
 def before(claim: Claim, timeline: Timeline) -> int:
     """Return how many updates the first rank of ``claim`` had left out before: the step does not count them.
 
     What was written behind an update may have been so before those that were left out since: these are not among them.
+    Where no optimizer steps at all there was none to leave out.
     """
     mark = claim.harm or claim.look
-    if mark is None:
+    if mark is None or steps_of_none(timeline):
         return 0
     behind = claim.harm is not None and claim.harm.event.behind
 
@@ -52,6 +53,13 @@ def before(claim: Claim, timeline: Timeline) -> int:
     if itself and (claim.harm is None or claim.harm.event.what == "loss"):
         told -= 1
     return told + left_out
+
+
+def steps_of_none(timeline: Timeline) -> bool:
+    """Whether the run had come to its end with no step of any optimizer: a script may write its weights by hand."""
+    own = [one for one in timeline.skips if one.event.by == "script"]
+    ended = {one.rank for one in own if one.event.last and one.event.step == 0}
+    return bool(ended) and ended == {one.rank for one in timeline.skips} and not any(one.event.step for one in own)
 
 
 def _update(one: Seen[Skipped]) -> tuple[int, int, int]:
@@ -111,19 +119,24 @@ def _by_loss(skips: list[Seen[Skipped]], count: int) -> Iterable[Finding]:
         yield Finding("loss_skip", "info", f"{text} {skips[0].event.step}.", _of(skips), skips[0].event.step)
 
 
-def _by_script(skips: list[Seen[Skipped]], of: str) -> Iterable[Finding]:
+def _by_script(skips: list[Seen[Skipped]], of: str, *, none: bool) -> Iterable[Finding]:
     if not skips:
         return
     value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
     count = sum(_largest([one for one in skips if one.event.of == kind]) for kind in {one.event.of for one in skips})
     losses = f"made no step of {count:,} {value} {'loss' if count == 1 else 'losses'}"
     what = losses if of == "loss" else f"left out {words.count(count, 'update')} for a {value} gradient norm"
+    if none:
+        text = f"No optimizer made a step in this run. {_alone(of, count, value)} on {words.ranks(_of(skips))}."
+        yield Finding("script_skip", "warning", text, _of(skips), step)
+        return
     text = f"The script itself {what}, the first at step {step}"
     ended = max((one.event.step for one in skips if one.event.last), default=None)
     more = "" if ended is None else f" From step {ended} on no update was made any more."
     yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
 
 
+<<<<<<< HEAD
 def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
     """Tell of gradients that came before any update: what the script did with them made no weight bad."""
     if skips:
@@ -131,6 +144,12 @@ def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         text = f"{words.count(_largest(skips), 'backward call')} before the first update gave {value} gradients"
         text += f", the first at step {step}, on {words.ranks(_of(skips))}: no weight became bad by them."
         yield Finding("script_skip", "warning", text, _of(skips), step)
+=======
+def _alone(of: str, count: int, value: str) -> str:
+    if of == "loss":
+        return f"{count:,} {'loss was' if count == 1 else 'losses were'} {value}"
+    return f"The gradient norm was {value} {count:,} times" if count > 1 else f"The gradient norm was {value} once"
+>>>>>>> B3
 
 
 def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:

@@ -101,7 +101,8 @@ class Harm:
     at most a few of the ``bad`` tensors, each with its name; ``total`` is how many were looked at. ``since`` is the
     last step after which the same tensors were still seen finite (-1: before the first step; ``None``: never seen
     finite). ``recoverable`` says that the weights are still finite and the script, or its GradScaler, may go on.
-    ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known.
+    ``names`` is what the script calls its ``optimizer`` and its ``model`` where the step was made, as far as known, and
+    that model further out, where the optimizer was ``handed`` in, if its name differs there.
     ``untouched`` are those tensors that hold nothing but NaN and that nothing wrote to since they were made, in a run
     in which torch fills memory that it hands out unwritten with NaN.
     ``rates`` are the groups of the optimizer with the highest and the lowest learning rate; empty where all have one.

@@ -8,7 +8,7 @@ from nandiag.analysis.causes import singular_gradient
 from nandiag.analysis.causes.empty_reduction import divides_by_nothing
 from nandiag.analysis.causes.facts import HALF, Cause, Facts, dtype_of, more, share
 from nandiag.analysis.causes.mends import by_hand, densities
-from nandiag.analysis.causes.mends.counts import kept, names, narrow, raised
+from nandiag.analysis.causes.mends.counts import kept, names, narrow, raised, received
 from nandiag.analysis.causes.mends.divisors import (
     corrections,
     inverses,
@@ -161,10 +161,11 @@ def _by_tensor(facts: Facts) -> Cause | None:
         return Cause("division_by_zero", (seen, shares.of_exponentials(facts, divisor)), shares.shifted(facts))
     if "rate_set_at" in facts.extra and _is_infinite(facts) and divisor.numel == 1:
         return Cause("division_by_zero", (seen,), (Suggestion(_RATE),))
+    made = (*received.first(facts, divisor), *narrow.wrapped(facts, divisor))
     return Cause(
         slug="division_by_zero",
-        evidence=(seen,),
-        suggestions=(*narrow.wrapped(facts, divisor), *(_in_update if facts.in_update else _in_pass)(facts, divisor)),
+        evidence=(seen, *received.told(facts)),
+        suggestions=(*made, *(_in_update if facts.in_update else _in_pass)(facts, divisor)),
     )
 
 

@@ -271,9 +271,10 @@ class Facts:
             trained = f"[{', '.join(self.trained)}]"
         return f"torch.nn.utils.clip_grad_norm_({trained}, 1.0)"
 
-    def called(self, what: str) -> str:
-        """Return what the script calls its ``optimizer``, or its ``model``, where it makes the step; else that word."""
-        return self.harm.names.get(what, what) if self.harm is not None else what
+    def called(self, *what: str) -> str:
+        """Return what the script calls its ``optimizer``, or its ``model``, where it steps; else the last such word."""
+        names = self.harm.names if self.harm is not None else {}
+        return next((names[one] for one in what if one in names), what[-1])
 
     def checked_state(self) -> str | None:
         """Return the line that checks what is bad, weights, buffers or optimizer state, in the script's own names.

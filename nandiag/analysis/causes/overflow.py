@@ -251,7 +251,7 @@ def _half(facts: Facts) -> tuple[Suggestion, ...]:
     if facts.op in CASTS:
         return _cast(facts, wide)
     if facts.origin.phase == "optimizer":
-        return (Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()"), wide)
+        return (Suggestion(_IN_FLOAT32, f"{facts.called('handed', 'model')}.float()"), wide)
     masked, lifted = _mask(facts), _own_half(facts)
     if masked is not None or lifted is not None:
         return tuple(one for one in (masked, lifted or wide) if one is not None)

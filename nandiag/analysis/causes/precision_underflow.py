@@ -165,7 +165,7 @@ def _in_update(facts: Facts, dtype: str) -> Cause:
         slug="precision_underflow",
         evidence=(text,),
         suggestions=(
-            Suggestion(_IN_FLOAT32, f"{facts.called('model')}.float()  # before the optimizer is made"),
+            Suggestion(_IN_FLOAT32, f"{facts.called('handed', 'model')}.float()  # before the optimizer is made"),
             Suggestion("Or give the optimizer an eps that the dtype can hold.", "eps=1e-4"),
         ),
         strength=LIKELY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nandiag.analysis.hangs import uneven
 from nandiag.analysis.hangs.ledger import Ledger, canonical, ledgers
 from nandiag.analysis.hangs.parting import Parting, parting, unanswered
 from nandiag.analysis.hangs.stands import (
@@ -77,12 +78,15 @@ def _of_parting(one: Parting, ranks: dict[int, Rank], known: list[Ledger]) -> Ha
         group=one.group,
         sequence=one.number or None,
         op=call.op if call else None,
-        step=one.skip.step if one.skip else None,
+        step=one.skip.step if one.skip else uneven.step_of(one, ranks),
         behind=one.behind,
         waiting=one.waiting,
         stands=together([_marked(stand, one.behind) for stand in stands]),
-        evidence=(*_evidence(one, call), *(_records(ledger, ranks) if ledger else ())),
-        help=(_HELP["collective_missing" if slug == "collective_mismatch" and _is_astray(one) else slug],),
+        evidence=(*_evidence(one, call), *uneven.told(one, ranks), *(_records(ledger, ranks) if ledger else ())),
+        help=(
+            *uneven.mends(one, ranks),
+            _HELP["collective_missing" if slug == "collective_mismatch" and _is_astray(one) else slug],
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from nandiag.analysis.hangs.conclude import conclude
 from nandiag.analysis.hangs.stands import Rank, is_inside
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.ranks import last_logs, lost_peer, states
-from nandiag.analysis.report import RankState, Run
+from nandiag.analysis.report import Finding, RankState, Run
 from nandiag.events.standing import RAISED
 from nandiag.store.reader import RankLog, RunRecord
 
@@ -40,6 +40,14 @@ def hang_of(record: RunRecord, known: dict[int, RankState], logs: dict[int, Rank
 def so_far(record: RunRecord) -> Hang | None:
     """Return what :func:`hang_of` will say of a run whose first rank has just failed, as far as it can be told yet."""
     return hang_of(record, states(record), last_logs(record.logs), Run(state="failed"))
+
+
+def told_of(hang: Hang | None) -> tuple[Finding, ...]:
+    """Return the finding that a hang is, none where there is no hang."""
+    if hang is None:
+        return ()
+    text = f"{hang.summary[:1].upper()}{hang.summary[1:]}."
+    return (Finding(hang.slug, "warning", text, hang.behind or hang.waiting, hang.step),)
 
 
 def victims(known: dict[int, RankState], logs: dict[int, RankLog]) -> dict[int, RankState]:

@@ -14,6 +14,8 @@ from nandiag.store.reader import RankLog
 
 MOST_STANDS = 6
 _TRACE = re.compile(r'^  File "(.*)", line (\d{1,9}), in (.*)$')
+# No file of its own: frozen modules, strings; and wraps of ours, where they are run from a checkout.
+_NO_SCRIPT = re.compile(r"^<|[/\\\\]nandiag[/\\\\]runtime[/\\\\]")
 _FOLDERS = re.compile(r"^.*[/\\\\]")
 _INSIDE = (
     (re.compile(r"torch/utils/data/.*\.py$"), "waiting for a batch of its DataLoader"),
@@ -158,6 +160,12 @@ def stack_of(log: RankLog) -> tuple[FrameFact, ...]:
     asked = tuple(known.get((frame.file, frame.line), frame) for frame in log.stack)
     stacks = [stack for stack in (asked, own, _traceback(log)) if stack]
     return next((stack for stack in stacks if any(frame.kind == "user" for frame in stack)), (stacks or [()])[0])
+
+
+def raised_at(log: RankLog) -> FrameFact | None:
+    """Return the innermost line of the script that the exception came by which ended it."""
+    own = (one for one in _traceback(log) if one.kind == "user" and not _NO_SCRIPT.search(one.file))
+    return next(own, None)
 
 
 def _traceback(log: RankLog) -> tuple[FrameFact, ...]:

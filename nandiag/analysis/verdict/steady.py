@@ -222,9 +222,13 @@ def last_finite(
 
 
 def _dated(harm: Harm, claim: Claim | None) -> Harm:
-    """Return the harm with the step before as its last good one where this step's forward is known to have made it."""
+    """Return the harm with the step before as its last good one where what came behind its update made it.
+
+    That is this step's forward, or the script's own line ahead of it.
+    """
     look = claim.look.event if claim is not None and claim.look is not None and claim.basis == "look" else None
-    wrote = look is not None and (look.source, look.phase) == ("op", "forward") and "began_bad" in look.facts
+    forward = look is not None and (look.source, look.phase) == ("op", "forward") and "began_bad" in look.facts
+    wrote = forward or (look is not None and _began_ahead(look))
     fresh = harm.since is None and harm.what in STATE and harm.phase == "init"
     return replace(harm, since=harm.step - 1) if wrote and fresh and claim and harm.step == claim.step else harm
 
@@ -242,8 +246,14 @@ def _before_by_hand(claim: Claim | None) -> tuple[int, ...]:
     if claim is not None and look is not None and made_behind(claim, look):
         return (claim.step - 1,)
     # What an update by hand made is bad in what is saved behind that step already.
-    wrote = look is not None and look.phase == "optimizer" and look.facts.get("made_at_step") == look.step - 1
+    before = look is not None and look.phase == "optimizer" and look.facts.get("made_at_step") == look.step - 1
+    wrote = before or (look is not None and look.step > 0 and _began_ahead(look))
     return (claim.step - 2,) if claim is not None and ((between and by_hand) or wrote) else ()
+
+
+def _began_ahead(look: Looked) -> bool:
+    """Whether the script's own line wrote it into weights behind the update of the step before, of finite numbers."""
+    return (look.source, look.phase) == ("op", "optimizer") and "began_bad" in look.facts
 
 
 def made_behind(claim: Claim, look: Looked) -> bool:

@@ -250,6 +250,8 @@ def _outside(origin: Origin, phase: str, owner: str | None) -> str:
     """Return the script's own function and when it ran, where no module was at work."""
     if phase == "loss":
         return "the loss code"
+    if phase == "init" and origin.micro_step:  # it wrote weights behind a backward, and no optimizer had stepped
+        return f"{_whose(origin)} before the model's call"
     if phase not in {"data", "optimizer"}:
         return f"{phase}, {f'in {origin.function}() of {owner}' if owner else 'outside all modules'}"
     whose = _whose(origin)

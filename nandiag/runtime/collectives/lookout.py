@@ -43,11 +43,11 @@ class Lookout:
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self._run, ())
 
-    def raised(self) -> None:
-        """An exception leaves the script: write where it stands, before its exit handlers run."""
+    def raised(self, error: BaseException | None = None) -> None:
+        """An exception leaves the script: write where it was raised, before its exit handlers run."""
         if self.started:
             self._raised = True
-            self._write(RAISED)
+            self._write(RAISED, error)
 
     def leave(self) -> None:
         """The script has ended: stop looking, and write where it left."""
@@ -106,12 +106,12 @@ class Lookout:
 
                 SHARDS.answer()
 
-    def _write(self, why: str) -> None:
+    def _write(self, why: str, error: BaseException | None = None) -> None:
         with contextlib.suppress(Exception):
             from nandiag.runtime.collectives import standing
 
             still = time.monotonic() - self._since if RECORDER.moves == self._seen else 0.0
-            standing.write(why, still)
+            standing.write(why, still, error.__traceback__ if error is not None else None)
 
 
 LOOKOUT = Lookout()

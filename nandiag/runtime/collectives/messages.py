@@ -142,6 +142,11 @@ class Arrivals:
         same = memory is not None and not memory.expired() and version == version_of(tensor)
         return message if same else None
 
+    def call_of(self, tensor: Tensor) -> Call | None:
+        """Return the call that filled the memory, where nothing has written there since."""
+        known = self._by_memory.get(storage(tensor) or 0)
+        return known[3].call if known is not None and known[3] is not None and self.still(tensor) is not None else None
+
     def facts_of(self, tensor: Tensor) -> dict[str, object]:
         """Return what a look tells of the message, and of the call that filled the memory; nothing where none did."""
         message, _, _, filling = self._by_memory.get(storage(tensor) or 0) or (None, None, 0, None)

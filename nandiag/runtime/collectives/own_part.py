@@ -67,10 +67,17 @@ class OwnPart:
         if not is_bad(own):
             return self.written.detach()
         if self.__name__ not in _LAYS:
-            return own.reshape(self.written.shape)
+            return own.reshape(self.written.shape).clone()  # a call that reads it, as the exchange did
         written = self.written.detach().clone(memory_format=torch.contiguous_format)
         self._part_of(written).copy_(own.flatten())
         return written
+
+    def was(self, put: Tensor) -> Tensor | None:
+        """Return what this rank had put in as it came out, in the shape of ``put``; None where it is not known."""
+        if self.__name__ in _TAKES | _SUMS:
+            return None
+        own = self._part_of(self.written) if self.__name__ in _LAYS else self.written
+        return own.detach().reshape(put.shape) if own.numel() == put.numel() and own.dtype == put.dtype else None
 
     def _part_of(self, tensor: Tensor) -> Tensor:
         return tensor.flatten().chunk(self._count)[self._index]

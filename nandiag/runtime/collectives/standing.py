@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from types import FrameType
+from types import FrameType, TracebackType
 
 import torch.distributed as dist
 
@@ -26,13 +26,15 @@ _SPANS = 2_048
 _lock = threading.Lock()
 
 
-def write(why: str, still: float = 0.0) -> None:
+def write(why: str, still: float = 0.0, trace: TracebackType | None = None) -> None:
     """Write where this rank stands, and for how many seconds nothing had moved; never raises.
+
+    ``trace`` is that of the exception that ends the script: the process may be ended before all of it is told.
 
     Called by the lookout's thread and where the script ends.
     """
     with contextlib.suppress(Exception), _lock:
-        RECORDER.stand(replace(standing(why), still=round(still, 3)))
+        RECORDER.stand(replace(standing(why, trace), still=round(still, 3)))
 
 
 def write_new(call: Call) -> None:
@@ -42,8 +44,8 @@ def write_new(call: Call) -> None:
         RECORDER.called(NewCall(time.time(), _call(call, call.began), group))
 
 
-def standing(why: str) -> Standing:
-    """Return where this rank stands now; its stack is told unless the script has ended."""
+def standing(why: str, trace: TracebackType | None = None) -> Standing:
+    """Return where this rank stands now; its stack is told unless the script has ended, and then that of ``trace``."""
     now = time.monotonic()
     _meet_groups()
     calls = list(RING.calls)[-_CALLS:]
@@ -59,7 +61,7 @@ def standing(why: str) -> Standing:
         step=RECORDER.steps,
         groups=tuple(_with_status(_group(one), status.get(one.name)) for one in groups.values()),
         calls=tuple(_call(one, now) for one in calls),
-        stack=stack_of(frame),
+        stack=stack_of(frame) if trace is None else _raised_by(trace),
         native=record.calls,
         gone=tuple(map(_gone, _destroyed(calls))),
     )
@@ -102,6 +104,18 @@ def stack_of(frame: FrameType | None) -> tuple[FrameFact, ...]:
             found.append(_place(Frame(frame.f_code, frame.f_lasti)))
         frame = frame.f_back
     return tuple(found)
+
+
+def _raised_by(trace: TracebackType) -> tuple[FrameFact, ...]:
+    """Return the frames that an exception came by, innermost first, as :func:`stack_of` does."""
+    found = [Frame(one.tb_frame.f_code, one.tb_lasti) for one in _links(trace)]
+    return tuple(_place(one) for one in reversed(found) if not one.file.startswith(frames._OURS))[:_STACK]
+
+
+def _links(trace: TracebackType | None) -> Iterable[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _place(frame: Frame) -> FrameFact:

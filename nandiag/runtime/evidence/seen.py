@@ -21,6 +21,7 @@ from nandiag.runtime.evidence.data.poured import laid_over, made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.samples.rows import samples_of, short_batch
 from nandiag.runtime.evidence.data.taken import taken_in
+from nandiag.runtime.evidence.exchange.arrived import arrived
 from nandiag.runtime.evidence.explain import (
     in_float64,
     inputs_of,
@@ -188,7 +189,7 @@ class Evidence:
             facts |= {**self._fed(op), **lost_on_the_way(op), **of_given(self.entries, self.result.outputs)}
             facts |= {**few_weights(op, self._name()), **below_zero(op, self._name()), **masked_at(op)}
             own, ancestry = numbers_of(op, self.roots, self.tracer.spots.names), self.tracer.ancestry
-            facts |= {**samples_of(op, ancestry), **short_batch(op, ancestry), **op.powered, **own}
+            facts |= {**samples_of(op, ancestry), **short_batch(op, ancestry), **op.powered, **own, **arrived(op)}
             facts |= self.births.record.files.told(named_inputs(op, self._name())) if self.births is not None else {}
             facts |= read_at(op, ancestors(self.ends(case))) if hands_out(op) else {}
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
@@ -378,10 +379,8 @@ class Evidence:
         )  # fmt: skip
 
     def _written_by(self, tensor: Tensor) -> Entry | None:
-        key = storage(tensor)
-        writers = [
-            one for one, to in self.result.unmade if storage(to) == key and not left_finite(one.name, one.args, to)
-        ]
+        key, unmade = storage(tensor), self.result.unmade
+        writers = [one for one, to in unmade if storage(to) == key and not left_finite(one.name, one.args, to)]
         return writers[-1] if writers else None
 
     def _written(self, case: Case, op: Op, entry: Entry, tensor: Tensor) -> Looked:

@@ -22,15 +22,19 @@ _FRAMES = 40
 def called(optimizer: torch.optim.Optimizer | None, leaves: Iterable[Tensor] = ()) -> dict[str, str]:
     """Return ``optimizer`` and ``model``: names that mean them in the script's innermost frame that has one.
 
-    ``leaves`` are what is trained where the script makes its updates by hand.
+    ``leaves`` are what is trained where the script makes its updates by hand. ``handed`` is the model's name in the
+    outermost frame that knows the optimizer, where it is another: there the optimizer is made, or near there.
     """
     groups = [] if optimizer is None else optimizer.param_groups
     trained = {id(one) for one in [*(one for group in groups for one in group["params"]), *leaves]}
+    known: dict[str, str] = {}
     for frame in _user_frames(sys._getframe(1)):
         names = dict(reversed(list(_names(frame, optimizer, trained))))  # a loop's name comes behind its own
-        if names:
-            return names
-    return {}
+        known = known or names
+        if known is not names and names.keys() >= {"model", "optimizer"}:
+            known = {**known, "handed": names["model"]}
+    same = known.get("handed") == known.get("model")
+    return {what: name for what, name in known.items() if not (same and what == "handed")}
 
 
 def line_at_work() -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.collectives.own_part import OwnPart
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.frames import BOUNDARIES
@@ -199,6 +200,8 @@ class Player:
                 self.result.doubts |= self._lasting.put_right(entry, outputs)
 
     def _bind(self, entry: Entry, args: Any) -> None:
+        if isinstance(entry.function, OwnPart):
+            self.tracer.lies(args[0], entry.function.was(args[0]))
         if entry.function is by_data:  # what ops were given of it is kept as it is
             self.tracer.kept.written([key_of(args[0])])
         doubts = len(self.result.stale)

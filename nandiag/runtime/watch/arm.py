@@ -278,7 +278,7 @@ def _swapping(original: Callable[..., Any], here: threading.local) -> Callable[.
 
 def _watch_standstill() -> None:
     """Have it told where this rank stands: by its own thread, and by its stacks where a signal asks for them."""
-    ending.on_raise(lambda _error, _step: LOOKOUT.raised())
+    ending.on_raise(lambda error, _step: LOOKOUT.raised(error))
     ending.on_leave(LOOKOUT.leave)
     ending.on_hard_exit(LOOKOUT.leave, anywhere=True)
     ending.on_leave(stacks.leave)

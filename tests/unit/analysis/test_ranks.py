@@ -82,17 +82,39 @@ def test_an_exception_is_told_by_type_and_first_line(by_hand):
     )  # fmt: skip
     report = analyse(record)
     assert states(report) == {"0": "raised", "1": "victim"}
-    assert report.findings[0].text == "Rank 0 raised ValueError: bad shape, last seen at step 4."
+    assert report.findings[0].text == "Rank 0 raised ValueError: bad shape, before the update of step 5."
 
 
-def test_a_rank_that_an_argument_ended_was_last_seen_at_the_step_that_is_told_of_it(by_hand):
+TRACE = """Traceback (most recent call last):
+  File "/home/me/train.py", line 35, in <module>
+    out = model(ids)
+  File "/home/me/parts.py", line 7, in forward
+    return self.words(ids)
+  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1778, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+  File "/src/nandiag/runtime/collectives/wraps.py", line 90, in called
+    return function(*args, **kwargs)
+  File "<string>", line 1, in <module>
+IndexError: index out of range in self
+"""
+
+
+@pytest.mark.parametrize(("step", "when"), [(9, ", before the update of step 9"), (0, "")])
+def test_an_exception_is_told_by_the_innermost_line_of_the_script(by_hand, step, when):
+    raised = Raised("IndexError", "index out of range in self", TRACE, step)
+    report = analyse(by_hand.run(by_hand.rank(0, raised, world=1), ends=[by_hand.ended(0, 1)], world=1))
+    told = "Rank 0 raised IndexError: index out of range in self, in parts.py:7"
+    assert report.findings[0].text == f"{told}{when}."
+
+
+def test_a_rank_that_an_argument_ended_made_no_update_of_the_step_that_is_told_of_it(by_hand):
     refused = Warned("argument_refused", 11, {"param": "scale", "law": "Normal"}, at_harm=True)
     record = by_hand.run(
         by_hand.rank(0, refused, Raised("ValueError", "Expected parameter scale", "Traceback", 11), world=1),
         ends=[by_hand.ended(0, 1)], world=1,
     )  # fmt: skip
     summary = analyse(record).verdict.summary
-    assert summary.endswith("last seen at step 11; no anomaly in 1 rank, 11 steps")
+    assert summary.endswith("before the update of step 11; no anomaly in 1 rank, 11 steps")
 
 
 def test_a_stop_of_ours_is_no_failure(by_hand):
@@ -162,7 +184,7 @@ def test_an_interrupt_of_the_script_itself_is_told(by_hand):
     report = analyse(record)
     assert states(report) == {"0": "raised"}
     assert report.verdict.summary == (
-        "rank 0 raised KeyboardInterrupt, last seen at step 2; no anomaly in 1 rank, 3 steps"
+        "rank 0 raised KeyboardInterrupt, before the update of step 3; no anomaly in 1 rank, 3 steps"
     )
 
 
@@ -257,14 +279,14 @@ def test_what_several_ranks_raised_is_told_once_and_a_cut_shows(by_hand):
     (failed,) = [one for one in report.findings if one.slug == "rank_raised"]
     assert failed.ranks == (0, 1)
     assert failed.text.startswith("Ranks 0-1 raised RuntimeError: the norm")
-    assert failed.text.endswith(" the..., last seen at steps 13 to 14.")
+    assert failed.text.endswith(" the..., before the updates of steps 13 to 14.")
     assert report.verdict.summary.startswith("ranks 0-1 raised RuntimeError")
 
 
 def test_the_full_stop_of_a_message_does_not_stand_before_a_comma(by_hand):
     raised = Raised("RuntimeError", "nan values in its 0th output.", "Traceback", 5)
     record = by_hand.run(by_hand.rank(0, raised, world=1), world=1, ends=[by_hand.ended(0, 1)])
-    assert "0th output, last seen" in analyse(record).verdict.summary
+    assert "0th output, before" in analyse(record).verdict.summary
 
 
 def test_two_killed_ranks_were_killed(by_hand):

@@ -362,3 +362,12 @@ def test_a_file_that_is_explained_to_be_checked_may_hold_more_than_tensors(tmp_p
     names = {"torch": torch}
     exec(code.replace("step.pt", str(tmp_path / "step.pt")), names)  # noqa: S102 - it is this test's
     assert names["bad"] == ["state['optimizer']['state'][0]['exp_avg_sq']"]
+
+
+def test_weights_of_an_optimizer_made_anew_that_the_script_wrote_over_ahead_of_its_step_were_finite_before(by_hand):
+    """An average over ranks, say, behind which the next round makes its optimizer."""
+    look = by_hand.found(3, phase="optimizer", facts={"began_bad": ["0.weight"], "all_bad": 1})
+    began = by_hand.state(3, "0.weight", phase="init")
+    events = began, by_hand.loss(3), by_hand.gradient(3), look, Stopping(3, "auto", "stop", "gradient")
+    report = analyse(by_hand.run(by_hand.rank(0, *events, Finished(3, 0, 2), world=1), world=1))
+    assert (report.verdict.last_finite_step, resume_at(report)) == (1, (2, False))

@@ -299,6 +299,15 @@ class Tracer(TorchDispatchMode):
             with self.still(), torch.no_grad():
                 tensor.zero_()
 
+    def lies(self, tensor: Tensor, was: Tensor | None) -> None:
+        """What of ``tensor`` nobody wrote held other numbers in the step itself: what was bad there is so again."""
+        key = key_of(tensor)
+        maker = self._writer.get(key)
+        if was is not None and maker is not None and hands_out(maker) and self._stat(tensor) is None:
+            with self.still(), torch.no_grad():
+                tensor.detach().copy_(torch.where(was.isfinite(), tensor, was))
+            self._sound.doubt([key])
+
     def _begin(self, written: Iterable[int]) -> None:
         """Memory that nobody wrote before is written into: what is left of it comes of whoever handed it out."""
         self._writer.update(self._garbage.written(written))

@@ -6,7 +6,7 @@ import pytest
 
 from nandiag.analysis import analyse
 from nandiag.events.standing import CallFact, FrameFact, GroupFact, Standing
-from tests.unit.analysis.hangs.made_up import RESET, call, ended, rank, run, stands
+from tests.unit.analysis.hangs.made_up import RESET, at, call, ended, rank, run, stands
 
 
 def test_a_rank_that_its_backend_aborted_is_laid_beside_calls_of_ddp():
@@ -23,8 +23,34 @@ def test_a_rank_that_its_backend_aborted_is_laid_beside_calls_of_ddp():
     assert report.hang.slug == "collective_mismatch"
     assert "all_reduce 21 of the default group with different tensors" in report.hang.summary
     assert [(one.ranks, one.place.line) for one in report.hang.stands] == [((0,), 22), ((1,), 29)]
-    assert "same order" in report.hang.help[0]
+    assert "same order" in report.hang.help[1]
+    assert "Join([model])" in report.hang.help[0]
+    assert report.hang.step is None  # of the two words on it none is the newer
+    assert any("is the exchange of gradients in backward()" in one for one in report.hang.evidence)
     assert {one.state for one in report.ranks.values()} == {"victim"}
+
+
+def test_a_rank_that_was_ended_before_it_told_what_it_raised_is_placed_by_its_own_word():
+    native = [
+        CallFact("all_reduce", "0", 0, "issued", native=at + 1, dtype="float", shapes=((161,),)) for at in range(21)
+    ]
+    stack = (
+        FrameFact("/x/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward", "torch"),
+        at(22, "epoch"),
+    )
+    met = call(line=29, state="waits", shape=(), step=18)
+    aborted = Standing(
+        "crashed", 1000.0, 2, 18,
+        (GroupFact("0", "default_pg", ((0, 1),), 1, 20),),
+        (replace(met, shapes=((),), dtype="float32", native=20),),
+    )  # fmt: skip
+    logs = (rank(0, stands(why="raised", native=native, stack=stack, step=18)), rank(1, aborted))
+    hang = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)])).hang
+    assert [(one.ranks, one.place.line) for one in hang.stands] == [((0,), 22), ((1,), 29)]
+    assert hang.step == 18
+    assert hang.evidence[0] == (
+        "The call of rank 0 is the exchange of gradients in backward() of step 18, that of rank 1 is the script's own."
+    )
 
 
 def metric_loop(last):

@@ -22,6 +22,18 @@ def test_a_divisor_that_may_be_negative_is_not_clamped(at, by_hand, low, zeros, 
     assert codes(facts) == [code]
 
 
+@pytest.mark.parametrize(("zeros", "first"), [(16, True), (1, False)])
+def test_a_divisor_that_another_rank_sent_is_told_with_its_call(at, by_hand, zeros, first):
+    divisor = by_hand.fact(zeros=zeros, min=0.0)
+    extra = {"arrived": [[1, "broadcast", 1, "/home/me/train.py", 18]]}
+    facts = at("div", (by_hand.fact(), divisor), (by_hand.fact(posinf=1),), extra=extra, **on("y = a / b", "a / b"))
+    found = mechanism(replace(facts, origin=replace(facts.origin, file="/home/me/train.py")))
+    assert found.evidence[1] == "b came from rank 1, by the broadcast in line 18"
+    told = "All of b is 0 as it came from rank 1, by the broadcast in line 18. Look at what filled it there before, "
+    assert (found.suggestions[0].text == f"{told}and at whether that rank is the one to send it.") is first
+    assert any("b" in (one.code or "") for one in found.suggestions)
+
+
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_an_infinity_at_another_index_of_the_divisor_is_no_cause(at, by_hand, elsewhere):
     divisor = by_hand.fact(zeros=1, posinf=1, min=0.0)

@@ -162,6 +162,8 @@ def test_weights_in_float32_are_called_with_float32(at, by_hand):
     told = explain(facts)[0].suggestions[0]
     assert told.code == "net.float()  # before the optimizer is made"
     assert "what the model is called with" in told.text
+    facts = replace(facts, harm=by_hand.state(5, names={"model": "net", "optimizer": "opt", "handed": "half"}))
+    assert explain(facts)[0].suggestions[0].code == "half.float()  # before the optimizer is made"
 
 
 def test_a_correction_by_a_count_that_a_tensor_holds_has_nothing_to_do_with_gradients(at, by_hand):

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 from nandiag.analysis import analyse
-from nandiag.events import Skipped
+from nandiag.events import Finished, Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
-from tests.unit.analysis.conftest import ended, found, rank, run
+from tests.unit.analysis.conftest import ended, found, loss, rank, run
 
 
 def skips(step=4, *, many=MANY_IN_A_ROW, look=True, every=True, of="loss", source="op"):
@@ -29,6 +29,21 @@ def test_it_is_an_anomaly_with_the_place_of_the_first():
     told = {one.slug: one.text for one in report.findings}
     assert told["script_skip"].endswith("From step 4 on no update was made any more.")
     assert {"nonfinite_loss", "went_on"} <= set(told)
+
+
+def test_where_no_optimizer_steps_at_all_none_was_left_out():
+    """A script that writes its weights by hand hands no loss to an optimizer."""
+    made = found(0, source="op", phase="init")
+    made = replace(made, micro_step=25, site=replace(made.site, module=None, module_class=None))
+    harm = replace(loss(0), micro_step=44)
+    report = of(replace(skips(0)[0], look=made), skips(0)[1], harm, Finished(0, bad_losses=(1, 0, 0)))
+    told = {one.slug: one.text for one in report.findings}
+    assert told["script_skip"] == f"No optimizer made a step in this run. {MANY_IN_A_ROW} losses were NaN on rank 0."
+    assert told["went_on"] == (
+        "Weights are looked at where an optimizer steps, and none did, and so the run was not stopped."
+    )
+    assert "skipped before" not in report.verdict.summary
+    assert report.verdict.summary.endswith("before the model's call")
 
 
 def test_without_a_place_it_is_told_with_its_step():

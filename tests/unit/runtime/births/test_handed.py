@@ -3,6 +3,7 @@
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from nandiag.runtime.births import record
 from nandiag.runtime.collectives import messages
 from nandiag.runtime.collectives.messages import ARRIVALS, Message, Post
 from nandiag.runtime.collectives.ring import Call, Group
+from nandiag.runtime.evidence.exchange.arrived import arrived
 from nandiag.runtime.evidence.exchange.exchanged import with_exchange
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tape.exchange import Exchange
@@ -430,3 +432,16 @@ def test_what_a_reduction_was_given_bad_is_not_said_to_be_finite(work, alone):
     temp = torch.tensor(float("nan"))
     dist.all_reduce(temp)
     assert (ARRIVALS.facts_of(temp)["given_finite"], ARRIVALS.facts_of(temp)["reduce"]) == (False, "sum")
+
+
+@pytest.mark.parametrize("peer", [0, 1])
+def test_what_goes_into_an_op_as_another_rank_sent_it_tells_of_its_call(work, alone, monkeypatch, peer):
+    work()
+    std = torch.zeros(3)
+    call = Call("broadcast", None, None)
+    call.peer = peer
+    ARRIVALS.note(std, Message("broadcast", (0, 1), 0, "0#0"), messages.Filling(call, finite=False))
+    op = SimpleNamespace(words=((torch.ones(3), std), {}))
+    assert arrived(op) == ({"arrived": [[1, "broadcast", 1, None, None]]} if peer else {})
+    std.add_(1.0)
+    assert arrived(op) == {}

@@ -181,6 +181,17 @@ def test_an_exception_is_told_before_the_exit_handlers_and_not_written_over(quic
     assert read_standing(path).why == "raised"
 
 
+def test_an_exception_is_told_with_the_frames_that_it_came_by(quick):
+    one, path = quick
+    one.start()
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(2).sum().backward()
+    one.raised(caught.value)
+    stack = read_standing(path).stack
+    assert stack[-1].function == "test_an_exception_is_told_with_the_frames_that_it_came_by"
+    assert stack[0].file.endswith("torch/autograd/graph.py")
+
+
 def test_an_exception_is_not_written_over_where_its_step_is_looked_at_for_long(quick):
     one, path = quick
     one.start()

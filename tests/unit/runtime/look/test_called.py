@@ -47,6 +47,19 @@ def test_without_an_optimizer_the_model_that_holds_what_backward_led_to():
     assert called(None, [torch.zeros(1)]) == called(None) == {}
 
 
+def trained(model, opt):
+    return called(opt)
+
+
+def test_the_name_where_the_optimizer_was_made_is_told_beside_that_where_it_steps():
+    half = nn.Linear(2, 2)
+    solver = torch.optim.SGD(half.parameters(), lr=0.1)
+    assert trained(half, solver) == {"optimizer": "opt", "model": "model", "handed": "half"}
+    model = half
+    del half
+    assert trained(model, solver) == {"optimizer": "opt", "model": "model"}
+
+
 def test_nothing_is_made_up(monkeypatch):
     monkeypatch.setattr(room, "kind_of", lambda _file: "library")
     opt = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)

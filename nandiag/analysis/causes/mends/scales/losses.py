@@ -26,7 +26,7 @@ def alone(facts: Facts) -> Suggestion | None:
     if facts.scale_alone is None:
         return None
     if not under_autocast(facts) and any(dtype_of(one) == "float16" for one in facts.origin.outputs):
-        return Suggestion(_IN_HALF, f"{facts.called('model')}.float()")
+        return Suggestion(_IN_HALF, f"{facts.called('handed', 'model')}.float()")
     optimizer = facts.called("optimizer")
     text = _ENDED if facts.extra.get("script_ended") is True else _USED
     return Suggestion(text.format(optimizer), f"scaler.step({optimizer})\nscaler.update()")
