@@ -136,7 +136,6 @@ def _by_script(skips: list[Seen[Skipped]], of: str, *, none: bool) -> Iterable[F
     yield Finding("script_skip", "warning", f"{text}, on {words.ranks(_of(skips))}.{more}", _of(skips), step)
 
 
-<<<<<<< HEAD
 def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
     """Tell of gradients that came before any update: what the script did with them made no weight bad."""
     if skips:
@@ -144,12 +143,12 @@ def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         text = f"{words.count(_largest(skips), 'backward call')} before the first update gave {value} gradients"
         text += f", the first at step {step}, on {words.ranks(_of(skips))}: no weight became bad by them."
         yield Finding("script_skip", "warning", text, _of(skips), step)
-=======
+
+
 def _alone(of: str, count: int, value: str) -> str:
     if of == "loss":
         return f"{count:,} {'loss was' if count == 1 else 'losses were'} {value}"
     return f"The gradient norm was {value} {count:,} times" if count > 1 else f"The gradient norm was {value} once"
->>>>>>> B3
 
 
 def _of(skips: list[Seen[Skipped]]) -> tuple[int, ...]:
