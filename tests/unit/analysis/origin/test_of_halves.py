@@ -40,6 +40,15 @@ def test_the_sum_is_the_origin_with_what_each_rank_put_in(by_hand):
     assert told.suggestions[1].code == "flat /= dist.get_world_size()\ndist.reduce(flat, dst=0)"
 
 
+def test_a_call_that_shares_its_line_is_given_no_policy_of_fsdp(by_hand, monkeypatch):
+    line = ["/w/train.py", 13, "    dist.reduce(flat, dst=0); return flat", "summed", [4, 28]]
+    monkeypatch.setitem(CALL, "called_at", line)
+    told = analyse(by_hand.run(log(by_hand, 0, came=BAD), log(by_hand, 1, 40512.0, look=by_hand.finite(7)))).verdict
+    assert not any("FSDP" in one.text or "Policy" in (one.code or "") for one in told.suggestions)
+    assert told.suggestions[0].code == "flat /= dist.get_world_size()\ndist.reduce(flat, dst=0)"
+    assert "float32" in told.suggestions[1].text
+
+
 @pytest.mark.parametrize("largest", [None])
 def test_it_is_none_where_the_part_of_one_rank_is_not_known(largest, by_hand):
     given = by_hand.run(log(by_hand, 0, came=BAD), log(by_hand, 1, largest, look=by_hand.finite(7)))
