@@ -1,4 +1,4 @@
-"""Ranks that began a step with bad weights, or gave what was bad: where which of them made it is known (reader side)."""
+"""Ranks that began a step bad, or gave what was bad: where which of them made it is known (reader side)."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_collective_that_the_script_calls_has_its_line_and_one_of_a_wrapper_ha
 
 @pytest.mark.parametrize(("other", "known"), [("sent", True), ("finite", False), ("none", False)])
 def test_what_all_ranks_made_alike_and_sent_on_is_the_origin_though_none_received_it(other, known, by_hand):
-    """What each makes of a sum of all that is 0 is the same on each: nothing comes back otherwise than it was put in."""
+    """What each makes of a sum that is 0 is the same: nothing comes back otherwise than it was put in."""
     sent = by_hand.found(3, facts=through(0, sent=True))
     looks = {"sent": [sent], "finite": [by_hand.finite(3)], "none": []}[other]
     logs = [by_hand.rank(0, by_hand.gradient(3), sent), by_hand.rank(1, by_hand.gradient(3), *looks)]
