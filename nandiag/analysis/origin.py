@@ -314,6 +314,7 @@ def _by_halves(scene: Scene) -> Claim | None:
 def _began_elsewhere(scene: Scene) -> bool:
     """Whether a rank has an origin of its own that is known, or harm that was there before gradients are summed."""
     own = any(_is_own(one.event) and one.event.source != "outside" for one in scene.looks)
+    own = own or any(one.event.facts.get("by_others") is True for one in scene.looks)  # than torch: numpy, say
     return own or any(one.event.what == "loss" or phase_of(one.event) in STARTS for one in scene.harms)
 
 

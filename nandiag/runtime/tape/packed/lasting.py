@@ -73,8 +73,9 @@ class Lasting:
         if torch.equal(real, again) or (self._mended and is_bad(real)):
             return None
         if storage_of(again) not in self._brought:
+            others = exposed and is_bad(real) and not is_bad(again)
             again.data.copy_(real.data)  # by no write that a graph would see
-            if exposed and self._others_wrote is not None and is_bad(real):
+            if others and self._others_wrote is not None:
                 self._others_wrote(again)
         return UNSEEN if exposed else OTHERWISE
 

@@ -94,6 +94,14 @@ def test_what_came_by_an_earlier_call_of_the_group_is_not_of_the_sum(number, gro
     assert ("born in the reduce" in analyse(given).verdict.summary) is leads
 
 
+@pytest.mark.parametrize("by_others", [True, False])
+def test_what_others_than_torch_wrote_into_gradients_is_not_of_the_sum(by_others, by_hand):
+    finite = by_hand.finite(7)
+    look = replace(finite, facts={**finite.facts, "by_others": by_others})
+    given = by_hand.run(log(by_hand, 0, came=BAD, look=look), log(by_hand, 1, look=look))
+    assert ("born in the reduce" in analyse(given).verdict.summary) is not by_others
+
+
 @pytest.mark.parametrize(("line", "leads"), [(40, False), (19, True)])
 def test_another_sum_that_a_run_of_the_step_again_shows_comes_first(line, leads, by_hand):
     logs = [log(by_hand, number, came=BAD, look=joint(by_hand, line)) for number in range(2)]

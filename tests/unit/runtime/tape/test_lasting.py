@@ -1,5 +1,6 @@
 """What lived on behind a step, and what comes out when it is made again."""
 
+import math
 from weakref import ref
 
 import pytest
@@ -46,9 +47,11 @@ def test_what_is_gone_is_in_doubt():
     assert compared.put_right(maker, [torch.ones(3)]) == {GONE}
 
 
-@pytest.mark.parametrize(("value", "wrote"), [(float("inf"), 1), (2.0, 0)])
-def test_harm_that_others_wrote_is_no_harm_of_what_is_made_again(value, wrote):
-    real, again, seen = torch.full((3,), value), torch.zeros(3), []
+@pytest.mark.parametrize(
+    ("value", "made", "wrote"), [(math.inf, 0.0, 1), (2.0, 0.0, 0), (math.nan, math.nan, 0), (math.inf, math.nan, 0)]
+)
+def test_harm_that_others_wrote_is_no_harm_of_what_is_made_again(value, made, wrote):
+    real, again, seen = torch.full((3,), value), torch.full((3,), made), []
     maker, compared = lasting(real, exposed=[ref(real)], others_wrote=seen.append)
     assert compared.put_right(maker, [again]) == {UNSEEN}
     assert [id(one) for one in seen] == [id(again)] * wrote
