@@ -25,7 +25,7 @@ from nandiag.analysis.timeline import (
     look_moment,
     phase_of,
 )
-from nandiag.analysis.ways.begun import is_held_too, is_sent_too
+from nandiag.analysis.ways.begun import are_sent_by_all, is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import came_before, carried, is_at, number_of, of_finite, of_halves, sent_through
 from nandiag.events import Harm, Looked, Skipped, words
 
@@ -175,7 +175,8 @@ def _reached(state: RankState, attempt: int, step: int) -> bool:
 def _by_look(scene: Scene) -> Claim | None:
     found = [one for one in scene.looks if one.event.outcome == "found" and one.event.source != "received"]
     found = [one for one in found if _is_own(one.event)] or found
-    found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
+    if not are_sent_by_all(found, scene.looks):
+        found = [one for one in found if not one.event.facts.get("sent") or _was_received(one, scene)]
     found = [one for one in found if not (is_held_too(one, scene.looks) or is_sent_too(one, scene.looks))]
     found = [one for one in found if not _is_shown_better(one, scene.looks)]
     if not found:
@@ -313,6 +314,7 @@ def _by_halves(scene: Scene) -> Claim | None:
 def _began_elsewhere(scene: Scene) -> bool:
     """Whether a rank has an origin of its own that is known, or harm that was there before gradients are summed."""
     own = any(_is_own(one.event) and one.event.source != "outside" for one in scene.looks)
+    own = own or any(one.event.facts.get("by_others") is True for one in scene.looks)  # than torch: numpy, say
     return own or any(one.event.what == "loss" or phase_of(one.event) in STARTS for one in scene.harms)
 
 

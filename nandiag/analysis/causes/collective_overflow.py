@@ -203,6 +203,18 @@ def _called(facts: Facts, name: str, *, gradients: bool = False) -> tuple[str, s
     return (line, ast.unparse(given), module) if own else None
 
 
+def _called_beside(facts: Facts, name: str) -> str | None:
+    """Return the script's own call with a division before it, where it shares its line with something else."""
+    found = fitting.parsed(facts.origin)
+    node = None if found is None else found[1]
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != name:
+        return None
+    given, module = node.args[0] if node.args else None, ast.unparse(node.func.value)
+    if not isinstance(given, ast.Name) or module == "self":
+        return None
+    return f"{given.id} /= {module}.get_world_size()\n{ast.unparse(node)}"
+
+
 def _in_its_line(name: str, called: tuple[str, str, str]) -> tuple[Suggestion, ...]:
     """Say what to do ahead of the script's own call."""
     line, given, module = called
@@ -227,6 +239,9 @@ def _in_one_exchange(facts: Facts, name: str) -> tuple[Suggestion, ...]:
         return divided, Suggestion(wide, copied)
     if facts.origin.file is not None and facts.look is not None and "comm_hook" in facts.look.facts:
         return Suggestion(f"Make the {name} in float32, or in bfloat16: by another cast before it."), divide
+    if (beside := _called_beside(facts, name)) is not None:
+        wide = f"Or make the {name} in float32: of what it is given as that, before it is called."
+        return Suggestion("Divide before the sum, not after it, and clip what goes in.", beside), Suggestion(wide)
     cast = f"Make the {name} in float32: under FSDP2 by the policy, elsewhere by a cast before it."
     return Suggestion(cast, "MixedPrecisionPolicy(reduce_dtype=torch.float32)"), divide
 

@@ -41,6 +41,8 @@ def explain(facts: Facts) -> Cause | None:
     if facts.basis == "exchange":
         return _link(facts)
     look = facts.look
+    if look is not None and "under_way" in look.facts:
+        return None  # what was read while others still wrote there need not come again
     if facts.basis == "state":
         return _weight(facts)
     transient = look is not None and look.method == "replay" and is_again(look) and is_whole(look)

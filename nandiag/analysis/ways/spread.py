@@ -29,6 +29,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
     groups: dict[Key, set[int]] = {}
     hit: set[tuple[int, str]] = set()
     gradients_at: set[int] = set()
+    own_losses: set[tuple[int, int]] = set()
     sharded: set[int] = set()
     alone = {one.rank for one in claim.others if is_by_itself(one.event)}
     start = harm_moment(claim.harm) if claim.harm and claim.basis != "look" else (claim.attempt, claim.step, 0, 0)
@@ -41,6 +42,7 @@ def spread_of(claim: Claim, timeline: Timeline) -> tuple[Spread, ...]:
         sharded |= {one.rank} if _is_sharded(one.event) else set()
         gradients_at |= {one.event.step} if what == "gradient" else set()
         apart = _is_apart(one.event, claim, hit, min(gradients_at, default=None))
+        apart = _is_of_own(one, own_losses, via, apart=apart)
         own = via is None and one.event.step == claim.step and one.rank in alone
         if not apart and not own and not _is_origin(one, claim):
             step = timeline.own.of(one.rank, one.attempt, one.event.step)
@@ -82,6 +84,13 @@ def _is_apart(harm: Harm, claim: Claim, hit: set[tuple[int, str]], first: int | 
     if harm.what == "gradient":
         return harm.step == first and first > claim.step + 1
     return harm.what == "loss" and harm.step > claim.step
+
+
+def _is_of_own(one: Seen[Harm], own_losses: set[tuple[int, int]], via: str | None, *, apart: bool) -> bool:
+    """Whether harm is a hit of its own, or gradients of one, a loss, in the same step of the same rank."""
+    at = one.rank, one.event.step
+    own_losses |= {at} if apart and one.event.what == "loss" else set()
+    return apart or (one.event.what == "gradient" and via is None and at in own_losses)
 
 
 def _is_sharded(harm: Harm) -> bool:

@@ -57,6 +57,7 @@ class Handed:
         """Begin to listen."""
         RING.handing.append(guarded("handed")(self.begins))
         RING.ended.append(guarded("handed")(HALVES.ended))
+        self._capture.works.through.append(guarded("handed")(HALVES.waited))
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""
@@ -83,7 +84,7 @@ class Handed:
     def _in_half(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """What goes into a sum in float16 is looked at, gradients too: the sum may leave that dtype."""
         if call.dtype is float16 and not (self._capture.off or _is_of_torch(caller)):
-            HALVES.begins(call, args, kwargs, self._capture.tape.step)
+            HALVES.begins(call, args, kwargs, self._capture.tape.step, caller)
 
     def _is_passed_over(self, given: Sequence[Tensor], caller: FrameType) -> bool:
         """Whether an exchange in which all give is none of ours; asked first, for most are of gradients."""

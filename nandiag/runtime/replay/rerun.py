@@ -119,7 +119,8 @@ class Player:
 
     def _play_all(self, entries: list[Entry], phases: Phases) -> Rerun:
         began, mended = time.perf_counter(), self.tracer.mended is not None
-        self._lasting = Lasting(entries, self._exposed, self.tracer.brought, mended=mended)
+        others_wrote = self.tracer.others_wrote
+        self._lasting = Lasting(entries, self._exposed, self.tracer.brought, mended=mended, others_wrote=others_wrote)
         self.result.shared = self._shared = Shared(entries, again=self._shares)
         with self.tracer.still():
             self._stand_in_for_written(entries)

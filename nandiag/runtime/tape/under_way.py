@@ -53,10 +53,14 @@ class UnderWay:
 
 
 class Works:
-    """The collectives under way of what is on one ``tape``; works are listened to once somebody makes any."""
+    """The collectives under way of what is on one ``tape``; works are listened to once somebody makes any.
+
+    ``through`` are called when one was waited for, while others may be under way.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
+        self.through: list[Callable[[], object]] = []
         self._pending: deque[UnderWay] = deque()
         self._listens = False
 
@@ -80,19 +84,25 @@ class Works:
         def method(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # Dynamo traces no further into ours
                 return original(*args, **kwargs)
-            polls = original.__name__ in _POLLS
-            if self._pending and not polls:
+            polls, pending = original.__name__ in _POLLS, bool(self._pending)
+            if pending and not polls:
                 self._all_end()
             try:
                 answer = original(*args, **kwargs)
             except BaseException as error:
                 pass_on(error)
                 raise
-            if self._pending and polls and answer:
-                self._all_end()
+            if pending and (answer or not polls):
+                self._is_through()
             return answer
 
         return method
+
+    def _is_through(self) -> None:
+        if self._pending:
+            self._all_end()
+        for one in self.through:
+            one()
 
     @guarded("tape")
     def _all_end(self) -> None:

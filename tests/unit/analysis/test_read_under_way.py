@@ -14,3 +14,13 @@ def test_the_line_that_read_too_early_is_told_and_no_hardware_is(by_hand):
     assert "reads what the all_reduce of line 23 writes, which was not waited for by then" in told
     assert verdict.suggestions[0].code == "work.wait()"
     assert not any(word in told for word in ("memory of the host", "same device", "asked whether"))
+
+
+def test_a_device_that_struck_twice_is_not_blamed_for_reading_too_early(by_hand):
+    facts = {"complete": True, "under_way": "all_reduce", "under_way_at": ["train.py", 23]}
+    site = Site(file="train.py", line=26, source="loss = total / count")
+    seen = [(by_hand.loss(step), Looked("finite", "replay", step, site=site, facts=facts)) for step in (3, 5)]
+    second = by_hand.rank(1, *(one for pair in seen for one in pair))
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.finite(3)), second)).verdict
+    assert verdict.cause != "hardware_corruption"
+    assert verdict.suggestions[0].code == "work.wait()"

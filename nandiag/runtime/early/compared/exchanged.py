@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
+from keyword import kwlist
 
 from torch import Tensor
 
 from nandiag.events import words
 from nandiag.runtime.collectives.ring import RING, Call
+from nandiag.runtime.evidence.around.place import place_of
 from nandiag.runtime.frames import USER, Frame, kind_of, source
 
 _SUMS = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
@@ -20,6 +23,7 @@ _MULTIPLIES = re.compile(rf"{_DIVIDES.pattern}|[\w)\]]\s*\*(?!\*)|\b(?:mul|multi
 # What pulls at one copy is a share of a difference: each rank's is small, and they add up.
 _PULLS = re.compile(r"\*\s*\([^()]*\w\s*-\s*\w[^()]*\)|\([^()]*\w\s*-\s*\w[^()]*\)\s*\*")
 _GIVEN = re.compile(r"\(\s*(?:tensor\s*=\s*)?([A-Za-z_]\w*)")
+_INTO = re.compile(r"_foreach_|\bout\s*=")  # what is written into need not be what a line begins with
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -69,21 +73,47 @@ def _is_mean(frame: Frame, op: str) -> bool:
     near = {line: (source(frame, line) or "").partition("#")[0] for line in lines}
     if any(_DIVIDES.search(near.get(frame.line + at, "")) for at in range(-1, _NEAR)):
         return True
-    given = _of_given(near, frame.line, op)
+    given = _of_given(near, frame, op)
     return any(_MULTIPLIES.search(one) and not (op == "reduce" and _PULLS.search(one)) for one in given)
 
 
-def _of_given(near: dict[int, str], line: int, op: str) -> list[str]:
-    """Return the lines around that have what goes in, and those that make what that is made of.
+def _of_given(near: dict[int, str], frame: Frame, op: str) -> list[str]:
+    """Return the lines that make what goes in, and what that is made of, and those behind that use what came out.
 
-    The call's own text is among them: it may be given a product.
+    The call's own text is among them: it may be given a product. What else is made of it before is a penalty, say; and
+    what a loop of its own goes through has that name in other loops too.
     """
-    behind = near[line].partition(op)[2]
+    behind = near[frame.line].partition(op)[2]
     found = _GIVEN.match(behind)
-    names, lines = set() if found is None else {found[1]}, [behind]
-    lines += [one for one in near.values() if names & set(_NAME.findall(one))]
+    given = None if found is None else found[1]
+    names, lines = set() if given is None else {given}, [behind]
+    own = near if given is None else _own_lines(near, frame, given)
+    lines += [one for at, one in own.items() if (at >= frame.line or _INTO.search(one)) and names & _names(one)]
     for _ in range(_WAY):
-        made = [one for one in near.values() if any(re.match(rf"\s*(?:for )?{name}\b", one) for name in names)]
-        names |= {name for one in made for name in _NAME.findall(one)}
+        made = [one for at, one in near.items()
+                if any(_is_made(one, name) for name in names if name != given or at in own)]  # fmt: skip
+        names |= {name for one in made for name in _names(one)}
         lines += made
     return lines
+
+
+def _own_lines(near: dict[int, str], frame: Frame, given: str) -> dict[int, str]:
+    """Return those of the innermost loop around the call that gives what goes in its name, all where none does."""
+    place = place_of(frame)
+    loops = [] if place is None else [one for one in place.within if isinstance(one, ast.For | ast.AsyncFor)]
+    own = next((one for one in reversed(loops) if given in map(_name, ast.walk(one.target))), None)
+    last = None if own is None else own.end_lineno
+    return near if own is None or last is None else {at: near[at] for at in near if own.lineno <= at <= last}
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _names(text: str) -> set[str]:
+    return {*_NAME.findall(text)} - {*kwlist}
+
+
+def _is_made(text: str, name: str) -> bool:
+    """Whether a line, or what stands behind a colon of it, begins with a name."""
+    return re.search(rf"(?:^|[:;])\s*(?:for )?{name}\b", text) is not None

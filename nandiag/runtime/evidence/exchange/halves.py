@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -20,12 +21,15 @@ from torch import Tensor
 from nandiag.events import Looked
 from nandiag.runtime.collectives.messages import ARRIVALS, EXCHANGES, Filling, Message, name_of, told_of
 from nandiag.runtime.collectives.ring import Call, argument
+from nandiag.runtime.frames import places
 from nandiag.runtime.look.finite import fact, is_bad, quiet
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import version_of
 
 _SHARE, _CREDIT = 0.01, 0.2
 _MOST = 64
+_CALLERS = 3
+_Way = tuple[tuple[int, int], ...]
 _PLACES = {
     **{name: places for name, places in EXCHANGES.items() if "reduce" in name},
     "reduce": ((0, "tensor"), (0, "tensor")),
@@ -43,12 +47,17 @@ class _Reduced:
         self.asked, self.version, self.later = ref(asked), version_of(asked), later
         self.came: list[object] | None = None
         self.usual = False
+        self.way: _Way = ()
+        self._shape = tuple(asked.shape)
 
     @property
-    def line(self) -> tuple[int, int] | None:
-        """The place of the call, which is that of its code's memory."""
+    def line(self) -> object:
+        """The place of the call with those of its callers, each that of its code's memory, and of what shape it is.
+
+        A function of the script's may sum flags for one line, and gradients for another.
+        """
         frame = self.call.frame
-        return None if frame is None else (id(frame.code), frame.instruction)
+        return None if frame is None else (id(frame.code), frame.instruction, self.way, self._shape)
 
     def look(self, *, ended: bool = False) -> None:
         """Note what came out, where that is bad and nothing has been written there since; ``ended``: just now."""
@@ -73,23 +82,31 @@ class Halves:
         self._found: list[_Reduced] = []
         self._step = -1
         self._here = threading.local()  # the ``open`` call of a thread: hooks may call theirs in threads of autograd's
-        self._bad_in: dict[tuple[int, int], int] = {}  # the first step in which the sum of a line came out bad
+        self._bad_in: dict[object, int] = {}  # the first step in which the sum of a line came out bad
         self._began, self._spent = time.perf_counter(), 0.0
 
-    def begins(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], step: int) -> None:
-        """A call of the script's begins."""
+    @property
+    def _is_late(self) -> bool:
+        return self._spent > _CREDIT + _SHARE * (time.perf_counter() - self._began)
+
+    def begins(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], step: int, caller: FrameType | None = None
+    ) -> None:
+        """A call of the script's begins, from ``caller``."""
         self._here.open = None
-        group, places = call.group, _PLACES.get(call.op)
-        late = self._spent > _CREDIT + _SHARE * (time.perf_counter() - self._began)
-        if call.dtype is not torch.float16 or places is None or group is None or late:
+        group, where = call.group, _PLACES.get(call.op)
+        if call.dtype is not torch.float16 or where is None or group is None or self._is_late:
             return
         began = time.perf_counter()
-        given, asked = (tensors_in(argument(args, kwargs, *place)) for place in places)
+        given, asked = (tensors_in(argument(args, kwargs, *place)) for place in where)
         with quiet():
             largest = _largest(given) if all(one.device.type == "cpu" for one in given) else None
         if largest is not None and len(asked) == 1:
             message = Message(call.op, group.members, call.seq, name_of(group))
-            self._here.open = one = _Reduced(call, message, largest, asked[0], later=bool(kwargs.get("async_op")))
+            way = tuple((id(code), instruction) for code, instruction, _ in places(caller, _CALLERS)[0])
+            later = bool(kwargs.get("async_op"))
+            self._here.open = one = _Reduced(call, message, largest, asked[0], later=later)
+            one.way = way
             self._note(one, asked[0], step)
         self._spent += time.perf_counter() - began
 
@@ -115,6 +132,18 @@ class Halves:
         self._spent += time.perf_counter() - began
         if one.came is not None:
             self._is_bad(one)
+
+    def waited(self) -> None:
+        """The script has waited for a collective: those that it did not wait for at once may have come."""
+        if self._is_late:
+            return
+        began = time.perf_counter()
+        for one in [one for one in self._found if one.later and one.came is None]:
+            with quiet():
+                one.look()
+            if one.came is not None:
+                self._is_bad(one)
+        self._spent += time.perf_counter() - began
 
     def _is_bad(self, one: _Reduced) -> None:
         line = one.line

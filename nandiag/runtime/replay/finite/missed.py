@@ -25,7 +25,7 @@ from nandiag.runtime.replay.update.moved import left_alone
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import BACKWARD
 from nandiag.runtime.tape.exchange import Exchange
-from nandiag.runtime.tape.packed.lasting import ANEW, came_otherwise
+from nandiag.runtime.tape.packed.lasting import ANEW, UNSEEN, came_otherwise
 from nandiag.runtime.tape.packed.words import Made
 
 _STATE = frozenset({"parameter", "buffer"})
@@ -58,6 +58,8 @@ def finite(case: Case, seen: Evidence, capture: Capture, *, partial: bool) -> Lo
     looked = with_read_under_way(looked, capture.exchanges, seen.entries, case.parameters)
     if looked.site is not None:
         return looked  # what goes round behind the backward is made of what was read
+    if case.joint and handed and UNSEEN in seen.result.doubts:  # all made the exchange again: numpy wrote there
+        return replace(looked, facts={**looked.facts, "by_others": True})
     own = _own_exchanges(seen, capture)
     own = likely(own, carriers(own, seen.entries, case.parameters, capture.tape.maker)) if own else own
     return with_exchange(looked, seen.result.largest_gradient, seen.roots, own)

@@ -86,6 +86,7 @@ class Tracer(TorchDispatchMode):
         self._collected: Op | None = None
         self._made: dict[int, StorageWeakRef] = {}
         self.brought: set[int] = set()
+        self._by_others: set[int] = set()  # memory that holds what others than torch wrote there in the step
         self.versions: dict[int, int] = {}  # of weights and buffers as they were, by their id
         self.sent: list[Op] = []
         self.unsaid: set[str] = set()  # ops of others, which may write into anything though none of them says so
@@ -290,7 +291,14 @@ class Tracer(TorchDispatchMode):
     def _backend(self, tensor: Tensor) -> Op | None:
         # gloo makes a reduce_scatter of other ops, and a backend writes when it likes: what no op is known to have
         # written and nobody brought.
-        return self._collected if key_of(tensor) not in self.brought else None
+        key = key_of(tensor)
+        return self._collected if key not in self.brought and key not in self._by_others else None
+
+    def others_wrote(self, tensor: Tensor) -> None:
+        """What is bad there was written by others than torch, and not by the op that wrote there last."""
+        key = key_of(tensor)
+        self._by_others.add(key)
+        self._writer.pop(key, None)
 
     def arrives(self, tensor: Tensor) -> None:
         """Another rank would send this now, and does not: memory that nobody wrote yet holds 0 instead."""

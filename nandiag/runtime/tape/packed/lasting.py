@@ -38,7 +38,9 @@ class Lasting:
     def __init__(
         self, entries: Sequence[Entry], exposed: Iterable[Callable[[], Tensor | None]] = (),
         brought: Container[int] = (), *, mended: bool = False,
+        others_wrote: Callable[[Tensor], object] | None = None,
     ) -> None:  # fmt: skip
+        self._others_wrote = others_wrote  # is told of what holds harm that others than torch wrote there
         self._brought = brought  # memory that the script has: nothing is written there
         self._mended = mended  # what was bad is not to come back
         self._newest = max((entry.step for entry in entries), default=0)
@@ -71,7 +73,10 @@ class Lasting:
         if torch.equal(real, again) or (self._mended and is_bad(real)):
             return None
         if storage_of(again) not in self._brought:
+            others = exposed and is_bad(real) and not is_bad(again)
             again.data.copy_(real.data)  # by no write that a graph would see
+            if others and self._others_wrote is not None:
+                self._others_wrote(again)
         return UNSEEN if exposed else OTHERWISE
 
     def _seen_by_others(self, entries: Sequence[Entry]) -> list[Made]:

@@ -40,6 +40,15 @@ def test_the_sum_is_the_origin_with_what_each_rank_put_in(by_hand):
     assert told.suggestions[1].code == "flat /= dist.get_world_size()\ndist.reduce(flat, dst=0)"
 
 
+def test_a_call_that_shares_its_line_is_given_no_policy_of_fsdp(by_hand, monkeypatch):
+    line = ["/w/train.py", 13, "    dist.reduce(flat, dst=0); return flat", "summed", [4, 28]]
+    monkeypatch.setitem(CALL, "called_at", line)
+    told = analyse(by_hand.run(log(by_hand, 0, came=BAD), log(by_hand, 1, 40512.0, look=by_hand.finite(7)))).verdict
+    assert not any("FSDP" in one.text or "Policy" in (one.code or "") for one in told.suggestions)
+    assert told.suggestions[0].code == "flat /= dist.get_world_size()\ndist.reduce(flat, dst=0)"
+    assert "float32" in told.suggestions[1].text
+
+
 @pytest.mark.parametrize("largest", [None])
 def test_it_is_none_where_the_part_of_one_rank_is_not_known(largest, by_hand):
     given = by_hand.run(log(by_hand, 0, came=BAD), log(by_hand, 1, largest, look=by_hand.finite(7)))
@@ -83,6 +92,14 @@ def test_it_is_none_where_a_weight_was_bad_before_the_step(by_hand):
 def test_what_came_by_an_earlier_call_of_the_group_is_not_of_the_sum(number, group, leads, by_hand):
     given = by_hand.run(log(by_hand, 0, came=BAD), log(by_hand, 1, look=came_by(by_hand, number, group)))
     assert ("born in the reduce" in analyse(given).verdict.summary) is leads
+
+
+@pytest.mark.parametrize("by_others", [True, False])
+def test_what_others_than_torch_wrote_into_gradients_is_not_of_the_sum(by_others, by_hand):
+    finite = by_hand.finite(7)
+    look = replace(finite, facts={**finite.facts, "by_others": by_others})
+    given = by_hand.run(log(by_hand, 0, came=BAD, look=look), log(by_hand, 1, look=look))
+    assert ("born in the reduce" in analyse(given).verdict.summary) is not by_others
 
 
 @pytest.mark.parametrize(("line", "leads"), [(40, False), (19, True)])

@@ -158,3 +158,13 @@ def test_a_collective_that_the_script_calls_has_its_line_and_one_of_a_wrapper_ha
     assert ways(analyse(by_hand.run(*logs))) == {
         ("loss", "all_gather, collective 0 of the step in the group of ranks 0-1")
     }
+
+
+@pytest.mark.parametrize(("other", "known"), [("sent", True), ("finite", False), ("none", False)])
+def test_what_all_ranks_made_alike_and_sent_on_is_the_origin_though_none_received_it(other, known, by_hand):
+    """What each makes of a sum that is 0 is the same: nothing comes back otherwise than it was put in."""
+    sent = by_hand.found(3, facts=through(0, sent=True))
+    looks = {"sent": [sent], "finite": [by_hand.finite(3)], "none": []}[other]
+    logs = [by_hand.rank(0, by_hand.gradient(3), sent), by_hand.rank(1, by_hand.gradient(3), *looks)]
+    told = analyse(by_hand.run(*logs)).verdict
+    assert (told.origin.op == "aten.log.default") is known

@@ -93,6 +93,46 @@ def of_metric(_):
     dist.all_reduce(total)
 
 
+def summed_beside_a_penalty(model):
+    penalty = torch.zeros(())
+    for one in model.parameters():
+        penalty = penalty + 1e-4 * one.square().sum()
+    for one in model.parameters():
+        one.mul_(0.999)
+    for one in model.parameters():
+        assert one.is_leaf
+        dist.all_reduce(one)  # a sum
+    for one in model.parameters():
+        assert one.is_leaf
+        penalty = penalty + 1e-4 * one.square().sum()
+
+
+def summed_with_a_norm_before(model):
+    flat = torch.cat([one.flatten() for one in model.parameters()])
+    penalty = 1e-4 * flat.square().sum()
+    assert penalty.isfinite()
+    dist.all_reduce(flat)  # a sum
+
+
+def shared_ahead(model):
+    for one in model.parameters():
+        one.mul_(0.5)
+        assert one.is_leaf
+        dist.all_reduce(one)
+
+
+def shared_in_turn(model):
+    scaled = [0.5 * one.flatten() for one in model.parameters()]
+    for one in scaled:
+        assert one.dim()
+        dist.all_reduce(one)
+
+
+SHARED = [
+    shared, shared_before, shared_within, shared_behind, mixed, largest, shared_ahead, shared_in_turn,
+]  # fmt: skip
+
+
 def lines(work, between, behind=lambda _: None):
     work()
     RING.calls.clear()
@@ -120,6 +160,17 @@ def test_a_sum_of_weights_is_told_with_its_line(work, alone):
     assert lines(work, summed) == (place("    dist.all_reduce(one)"),)
 
 
+@pytest.mark.parametrize(
+    ("between", "text"),
+    [
+        (summed_beside_a_penalty, "    dist.all_reduce(one)  # a sum"),
+        (summed_with_a_norm_before, "dist.all_reduce(flat)  # a sum"),
+    ],
+)
+def test_a_product_of_the_weights_that_goes_elsewhere_makes_no_mean(work, alone, between, text):
+    assert lines(work, between) == (place(text),)
+
+
 def test_what_is_as_large_as_all_weights_is_told_too(work, alone):
     assert lines(work, pulled) == (place("dist.broadcast(flat, 0)"),)
 
@@ -128,7 +179,7 @@ def test_what_the_ranks_pull_at_one_copy_adds_up_though_each_gives_a_share(work,
     assert lines(work, pulling) == (place("dist.reduce(pull.clone(), 0)"),)
 
 
-@pytest.mark.parametrize("between", [shared, shared_before, shared_within, shared_behind, mixed, largest])
+@pytest.mark.parametrize("between", SHARED)
 def test_a_weighted_mean_and_the_largest_are_none(work, alone, between):
     assert lines(work, between) == ()
 

@@ -1,6 +1,7 @@
 """What goes into a sum over ranks in float16 is looked at as it goes, and what comes out."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from nandiag.events import Looked
 from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.evidence.exchange.halves import HALVES, Halves
 from nandiag.runtime.frames import Frame
+from nandiag.runtime.tape.entries import Tape
+from nandiag.runtime.tape.under_way import Works
 
 
 @pytest.fixture
@@ -61,6 +64,46 @@ def test_a_line_whose_sum_was_bad_in_an_earlier_step_without_harm_is_not_told_fo
     held = [at_line(halves, 3, -math.inf, one) for one in (usual, other)]
     assert [row[2] for row in told(halves)] == [None, [[2], 0, 0, 2]]
     assert len(held) == 2
+
+
+def test_a_line_that_several_call_is_that_of_its_caller_and_of_a_shape(alone):
+    halves = Halves()
+
+    def helper(given, step):
+        call = call_of(given)
+        call.frame = Frame(at_line.__code__, 2)
+        halves.begins(call, (given,), {}, step, sys._getframe(1))
+        given.fill_(math.inf)
+        halves.ended("all_reduce", (given,), {}, None)
+        return given
+
+    def ones(size):
+        return torch.ones(size, dtype=torch.float16)
+
+    held = []
+    for step, size in ((2, 2), (3, 2), (3, 5)):
+        held.append(helper(ones(size), step))
+    held.append(helper(ones(2), 3))  # another line calls it
+    assert [row[2] for row in told(halves)] == [None, [[5], 0, 5, 0], [[2], 0, 2, 0]]
+
+
+def test_one_that_was_waited_for_and_came_out_bad_in_an_earlier_step_is_as_usual(alone):
+    halves, works = Halves(), Works(Tape())
+    works.through.append(halves.waited)
+    for step in (2, 3):
+        given = torch.ones(2, dtype=torch.float16)
+        call = call_of(given)
+        call.frame = Frame(at_line.__code__, 2)
+        works.begins([given])
+        halves.begins(call, (given,), {"async_op": True}, step)
+        halves.ended("all_reduce", (given,), {"async_op": True}, None)
+        given.numpy()[:] = math.inf  # it comes
+        works.heard(wait)()
+    assert [row[2] for row in told(halves)] == [None]
+
+
+def wait():
+    return True
 
 
 def test_of_a_sum_for_one_rank_the_others_tell_what_they_gave(alone):

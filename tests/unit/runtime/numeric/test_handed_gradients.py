@@ -350,3 +350,17 @@ def test_what_only_got_lost_is_not_blamed_for_what_it_cannot_be(work, amount, co
 def test_what_got_lost_and_may_be_it_is_still_told(work):
     found = tracked(work, -np.inf, [BAD], elsewhere)
     assert (found.outcome, found.facts["heard"]) == ("found", True)
+
+
+def test_the_line_that_writes_into_an_array_by_the_name_that_it_was_given_is_told(work):
+    worker, model = work(), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.rand(3, 4)).square().mean().backward()
+        for one in model.parameters():
+            array = one.grad.numpy()
+            array += np.float32("inf") if step == BAD else np.float32(0)
+        optimizer.step()
+    line = test_the_line_that_writes_into_an_array_by_the_name_that_it_was_given_is_told.__code__.co_firstlineno + 8
+    assert f"test_handed_gradients.py:{line} writes into it" in worker.looked[0].reason

@@ -60,3 +60,15 @@ def test_what_was_waited_for_and_is_finite_is_through(group):
         whole = shard.view(4)
         dist.all_reduce(whole)
     assert "allreduce_" in str(origin([tracer.writer(whole)]).op.func)
+
+
+def test_what_others_than_torch_wrote_since_was_brought_by_no_collective(group):
+    tracer, shard = Tracer({}, joint=True), torch.ones(4)
+    with tracer:
+        dist.all_reduce(shard)
+        with tracer.still():
+            shard.fill_(math.inf)
+            tracer.others_wrote(shard)
+        assert tracer.writer(shard) is None
+        half = shard / 2
+    assert origin([tracer.writer(half)]).source == "outside"

@@ -1,5 +1,6 @@
 """What lived on behind a step, and what comes out when it is made again."""
 
+import math
 from weakref import ref
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.entry import CALL, Entry
-from nandiag.runtime.tape.packed.lasting import GONE, OTHERWISE, Lasting
+from nandiag.runtime.tape.packed.lasting import GONE, OTHERWISE, UNSEEN, Lasting
 from nandiag.runtime.tape.packed.words import Made
 from nandiag.runtime.tape.state import modes
 
@@ -44,3 +45,13 @@ def test_what_cannot_be_compared_is_in_doubt(outputs):
 def test_what_is_gone_is_in_doubt():
     maker, compared = lasting(torch.ones(3))
     assert compared.put_right(maker, [torch.ones(3)]) == {GONE}
+
+
+@pytest.mark.parametrize(
+    ("value", "made", "wrote"), [(math.inf, 0.0, 1), (2.0, 0.0, 0), (math.nan, math.nan, 0), (math.inf, math.nan, 0)]
+)
+def test_harm_that_others_wrote_is_no_harm_of_what_is_made_again(value, made, wrote):
+    real, again, seen = torch.full((3,), value), torch.full((3,), made), []
+    maker, compared = lasting(real, exposed=[ref(real)], others_wrote=seen.append)
+    assert compared.put_right(maker, [again]) == {UNSEEN}
+    assert [id(one) for one in seen] == [id(again)] * wrote

@@ -46,10 +46,10 @@ def instead(facts: Facts, cause: Cause) -> Cause | None:
     made = None if values is None else _made(facts, values)
     if values is None or made is None:
         return None
-    statement, op, matrix = made
+    statement, op, matrix, values = made
     text = _MOVED.format(values=values, op=op, line=statement.line, matrix=ast.unparse(matrix))
     learns = facts.extra.get("of_weights") is not False
-    few = any(0 < fact.shape[-1] <= _FEW for fact in facts.origin.inputs[-1:] if fact.shape)
+    few = any(_many(fact.shape) <= _FEW for fact in facts.origin.inputs[-1:] if fact.shape)
     told = Suggestion(
         text + (_LATE.format(values=values, op=op) if learns else ""), _line(statement, matrix) if few else None
     )
@@ -74,18 +74,39 @@ def _values(facts: Facts) -> str | None:
     return looked.id if isinstance(looked, ast.Name) else None
 
 
-def _made(facts: Facts, values: str) -> tuple[Statement, str, ast.expr] | None:
-    """Return the last statement before the line that makes the values, by which function, and of what."""
+def _many(shape: tuple[int, ...]) -> int:
+    """Return how many values each matrix has: they may have been given dimensions of one behind them."""
+    return next((one for one in reversed(shape) if one > 1), 1)
+
+
+def _made(facts: Facts, values: str) -> tuple[Statement, str, ast.expr, str] | None:
+    """Return the last statement before the line that makes the values, by which function, of what, and their name.
+
+    One that only bounds them, or gives them another shape, is gone behind.
+    """
     before = [one for one in (facts.around.block if facts.around is not None else ()) if _is_before(facts, one)]
-    named = [one for one in before if _binds(parsing.statement(one.text), values)]
-    node = parsing.statement(named[-1].text) if named else None
+    last, node = _last(before, values)
+    kept = quotients.looked_at(node.value, _KEPT) if isinstance(node, ast.Assign) else None
+    if last is not None and isinstance(kept, ast.Name):
+        values = kept.id
+        last, node = _last([one for one in before if one.line < last.line], values)
+    return None if last is None else _by_function(last, node, values)
+
+
+def _last(before: list[Statement], name: str) -> tuple[Statement | None, ast.stmt | None]:
+    """Return the last statement that binds a name, and its tree."""
+    named = [one for one in before if _binds(parsing.statement(one.text), name)]
+    return (named[-1], parsing.statement(named[-1].text)) if named else (None, None)
+
+
+def _by_function(last: Statement, node: ast.stmt | None, values: str) -> tuple[Statement, str, ast.expr, str] | None:
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     if not isinstance(node, ast.Assign) or not isinstance(target, ast.Tuple):
         return None
     for op, place in _VALUES.items():
         given = fitting.target(node.value, op)
         if given is not None and place < len(target.elts) and ast.unparse(target.elts[place]) == values:
-            return named[-1], op, given
+            return last, op, given, values
     return None
 
 
