@@ -191,11 +191,14 @@ class LeftOut:
 
         A loop that was left within one that went on may have been so before, and all trained on.
         """
-        way = None if by_error else self.asked.ways.known(question.step)
+        if by_error:
+            return is_passed_over(question)
+        way = self.asked.ways.known(question.step)
+        if self.is_within_evaluation():
+            return True
         if way is not None and (way.goes_on or question is self.asked.newest):
-            return way.goes_on or (way.around and self._was_left_out) or self.is_within_evaluation()
-        again = not by_error and self._was_left_out
-        return is_passed_over(question) or (again and not is_left_on(question))
+            return way.goes_on or (way.around and self._was_left_out)
+        return is_passed_over(question) or (self._was_left_out and not is_left_on(question))
 
     @property
     def _was_left_out(self) -> bool:
@@ -210,17 +213,16 @@ class LeftOut:
         return is_passed_over(question) or made is None or self._is_rejected(question, made[0], many=many)
 
     def is_within_evaluation(self) -> bool:
-        """Whether the newest bad answer was read in a loop in which nothing was trained, nor made by a line that trains.
+        """Whether the newest bad answer was read in a loop in which nothing was trained, though something was before.
 
-        Something else trained before.
+        Nor was it made by a line that trains.
         """
         sentinel, newest, ways = self._sentinel, self.asked.newest, self.asked.ways
         if newest is None or sentinel.clock.updated_in < 0 or ways.has_trained(self.trained.callers, newest.step):
             return False
         made = sentinel.capture.tape.maker(newest.tensor)
-        return not (made is not None and self.trained.has_trained(made[0])) and (
-            ways.has_loop() or not is_decided(newest)
-        )
+        trains = made is not None and self.trained.has_trained(made[0])
+        return not trains and (ways.has_loop() or not is_decided(newest))
 
     def goes_on(self) -> bool:
         """Whether the script has gone on behind what it read of this step's losses or gradients, and made no update."""

@@ -1,4 +1,4 @@
-"""What a run ends on, and what it has passed over, by the way that it went: guards of all kinds, and losses that die."""
+"""What a run ends on, and what it has passed over, by the way that it went: guards, and losses that it died of."""
 
 import contextlib
 import math
@@ -95,9 +95,9 @@ GUARDS = (
 )  # fmt: skip
 
 
-def ended(work, way, run):
+def ended(work, way, *bad):
     worker = work()
-    way(run)
+    way(Run(*bad))
     worker.sentinel.last.at_exit()
     worker.sentinel.finish()
     return worker
@@ -106,13 +106,13 @@ def ended(work, way, run):
 @pytest.mark.parametrize("way", GUARDS)
 @pytest.mark.parametrize("bad", [(TURNS - 1,), (2, TURNS - 1), (2, 4, 5)])
 def test_a_guard_is_silent_in_the_last_turn_as_in_all_others(work, way, bad):
-    worker = ended(work, way, Run(*bad))
+    worker = ended(work, way, *bad)
     assert worker.harms == []
 
 
 @pytest.mark.parametrize("way", GUARDS[:3])
 def test_what_it_passes_over_is_counted_each_once(work, way):
-    worker = ended(work, way, Run(2, TURNS - 1))
+    worker = ended(work, way, 2, TURNS - 1)
     assert sum(one.in_a_row for one in worker.events(Skipped)) == 2
 
 
@@ -174,7 +174,7 @@ def forgives_but_once(run):
 )
 def test_a_loop_that_is_left_for_its_loss_has_ended_on_it(work, way):
     bad = (1, 4, 5) if way is forgives_but_once else (4, 5)
-    worker = ended(work, way, Run(*bad))
+    worker = ended(work, way, *bad)
     assert [one.what for one in worker.harms] == ["loss"]
     assert worker.looked[-1].outcome == "found"
 
@@ -207,5 +207,5 @@ def evaluates_up_to_the_first(run):
 
 @pytest.mark.parametrize("way", [evaluates, evaluates_by_another_loop, evaluates_up_to_the_first])
 def test_where_nothing_in_a_loop_trained_it_is_an_evaluation(work, way):
-    worker = ended(work, way, Run())
+    worker = ended(work, way)
     assert (worker.harms, worker.events(Skipped)) == ([], [])
