@@ -36,6 +36,7 @@ from nandiag.runtime.watch.told.answers.asked import Asked, Question
 from nandiag.runtime.watch.told.answers.kept import kept_bad
 from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_left_on, is_passed_over, may_train
 from nandiag.runtime.watch.told.answers.trained import Trained
+from nandiag.runtime.watch.told.ways.evaluated import is_of_evaluation
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -213,16 +214,11 @@ class LeftOut:
         return is_passed_over(question) or made is None or self._is_rejected(question, made[0], many=many)
 
     def is_within_evaluation(self) -> bool:
-        """Whether the newest bad answer was read in a loop in which nothing was trained, though something was before.
-
-        Nor was it made by a line that trains.
-        """
-        sentinel, newest, ways = self._sentinel, self.asked.newest, self.asked.ways
-        if newest is None or sentinel.clock.updated_in < 0 or ways.has_trained(self.trained.callers, newest.step):
+        """Whether the newest bad answer was read where nothing trains, though something was trained before."""
+        newest, sentinel = self.asked.newest, self._sentinel
+        if newest is None or sentinel.clock.updated_in < 0:
             return False
-        made = sentinel.capture.tape.maker(newest.tensor)
-        trains = made is not None and self.trained.has_trained(made[0])
-        return not trains and (ways.has_loop() or not is_decided(newest))
+        return bool(is_of_evaluation(newest, self.asked.ways, self.trained, sentinel.capture.tape))
 
     def goes_on(self) -> bool:
         """Whether the script has gone on behind what it read of this step's losses or gradients, and made no update."""

@@ -7,6 +7,7 @@ is what torch compiles.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
@@ -20,7 +21,7 @@ import torch
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
-from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, loops_around
+from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, function_around, is_within, loops_around
 
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
@@ -158,6 +159,18 @@ class Ways:
             return asks.co_name != "<module>" and any(code is asks for code, _ in callers)
         loop = loops_around(inner.code, inner.lines[0])[0]
         return any(loop.has(Frame(*place).line) for place in callers if place[0] is inner.code)
+
+    def around(self) -> list[tuple[str, ast.AST]]:
+        """Return the functions that ask, by their files, up to the innermost loop or comprehension: of that no more."""
+        found = list[tuple[str, ast.AST]]()
+        for one in self._followed:
+            loops = loops_around(one.code, one.lines[0])
+            node = loops[0].node if loops else function_around(one.code, one.lines[0])
+            if node is not None:
+                found.append((one.code.co_filename, node))
+            if loops or is_within(one.code):
+                break
+        return found
 
     def has_loop(self) -> bool:
         """Whether a loop is around the newest bad answer."""

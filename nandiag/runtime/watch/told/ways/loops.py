@@ -14,6 +14,7 @@ ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 # What is no statement has no loop of statements.
 _WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 RETURN = 0  # stands for the end of a function, where others have lines
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -61,6 +62,18 @@ def loops_around(code: CodeType, line: int) -> list[Loop]:
         elif isinstance(node, _LOOPS):
             found.append(Loop(node))
     return [one for one in reversed(found) if one.has(line)]
+
+
+def is_within(code: CodeType) -> bool:
+    """Whether ``code`` is a comprehension's own, as before Python 3.12."""
+    return code.co_name in _WITHIN
+
+
+def function_around(code: CodeType, line: int) -> ast.AST | None:
+    """Return the function, or comprehension, that ``code`` is of; None of outermost lines, or without a text."""
+    tree, kinds = tree_of(code.co_filename), _COMPREHENSIONS if code.co_name in _WITHIN else Function
+    found = [one for one in (() if tree is None else _down(tree, line)) if isinstance(one, kinds)]
+    return found[-1] if found else None
 
 
 def _lead_out(statements: Sequence[ast.stmt]) -> bool:
