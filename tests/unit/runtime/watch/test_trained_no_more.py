@@ -95,7 +95,7 @@ def evaluates_without_labels(run):
 
 
 TRAIN_NO_MORE = by_truth, by_number, by_flag_of_all_ranks, from_the_first_on
-TRAINED = one_good_in_between, one_good_number_in_between, evaluates_classes, evaluates_without_labels
+TRAINED = one_good_in_between, one_good_number_in_between, evaluates_without_labels
 
 
 def ended(work, way):
@@ -111,6 +111,10 @@ def test_each_loss_is_passed_over_to_the_end(work, way):
     told = ended(work, way)
     assert (told[-1].last, told[-1].every) == (True, True)
     assert sum(one.in_a_row for one in told) == (MORE if way is not from_the_first_on else STEPS + MORE)
+
+
+def test_an_evaluation_by_a_loop_of_its_own_is_told_not_at_all(work):
+    assert ended(work, evaluates_classes) == []
 
 
 @pytest.mark.parametrize("way", TRAINED)
