@@ -295,10 +295,15 @@ class Tracer(TorchDispatchMode):
         return self._collected if key not in self.brought and key not in self._by_others else None
 
     def others_wrote(self, tensor: Tensor) -> None:
-        """What is bad there was written by others than torch, and not by the op that wrote there last."""
+        """What is bad there was written by others than torch, and not by the op that wrote there last.
+
+        What was handed out and never written in part holds anything by itself.
+        """
         key = key_of(tensor)
-        self._by_others.add(key)
-        self._writer.pop(key, None)
+        writer = self._writer.get(key)
+        if writer is None or not hands_out(writer):
+            self._by_others.add(key)
+            self._writer.pop(key, None)
 
     def arrives(self, tensor: Tensor) -> None:
         """Another rank would send this now, and does not: memory that nobody wrote yet holds 0 instead."""

@@ -10,6 +10,7 @@ from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _GIVEN = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
 _NAMES = ast.Name | ast.Attribute
+_HOLD = frozenset({"empty", "qsize", "queue", "pending", "remaining", "todo"})
 
 
 class Run(NamedTuple):
@@ -28,6 +29,8 @@ def is_flagged(loop: ast.AST, runs: Sequence[Run]) -> bool:
     """
     if not isinstance(loop, ast.While):
         return False
+    if _is_flag(loop.test):
+        return True
     wanted, made = _texts(loop.test), set[str]()
     for node, at in _given(runs):
         names, value = _targets(node), getattr(node, "value", None)
@@ -37,6 +40,16 @@ def is_flagged(loop: ast.AST, runs: Sequence[Run]) -> bool:
         if hit and not _within(loop.test, node) and (hit & made or _is_set(loop, node, hit)):
             return True
     return False
+
+
+def _is_flag(test: ast.expr) -> bool:
+    """Whether a condition asks an object for its state, and compares nothing: what sets that need not be in sight.
+
+    Whether a queue has anything left is no such state.
+    """
+    asked = [one for one in ast.walk(test) if isinstance(one, ast.Attribute)]
+    counts = any(isinstance(one, ast.Compare | ast.NamedExpr) for one in ast.walk(test))
+    return bool(asked) and not counts and not any(one.attr in _HOLD for one in asked)
 
 
 def _given(runs: Iterable[Run]) -> Iterable[tuple[ast.AST, bool]]:

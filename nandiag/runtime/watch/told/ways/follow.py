@@ -136,7 +136,7 @@ class Ways:
         left: bool | None = None
         for loop in (loop for one in self._followed for loop in one.loops()):
             if not (loop.over or loop.turned) and self._cut:
-                break
+                return None if left is None else Way(goes_on=False, around=True)
             if self._ended_by_itself(loop):
                 return Way(goes_on=not left, around=bool(left))
             left = True

@@ -119,6 +119,14 @@ while value is not None:
         continue
     value = next(values, None)
 """,
+    "a queue that is empty by then": """
+import queue
+todo = queue.Queue()
+for value in (1.0, BAD):
+    todo.put(value)
+while not todo.empty():
+    ask(todo.get())
+""",
     "turns that are counted": """
 step = 0
 while step < 3:
@@ -248,6 +256,16 @@ while bad < 2:
     if not ask(value):
         bad += 1
         continue
+""",
+    "the state of an object": """
+class State:
+    stop = False
+def check(value):
+    if not ask(value):
+        State.stop = True
+values = iter((1.0, BAD, 2.0))
+while not State.stop:
+    check(next(values))
 """,
     "attempts that have all failed": """
 for value in (1.0, BAD, 2.0):
