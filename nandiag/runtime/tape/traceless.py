@@ -23,6 +23,7 @@ from nandiag.runtime.memory.there import all_there
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import ROOT, Entry
 from nandiag.runtime.tape.state import Contents, equal, generators
+from nandiag.runtime.tape.wraps.dropped import Dropped
 
 
 def roots_of(entries: list[Entry]) -> list[nn.Module]:
@@ -55,7 +56,7 @@ def traceless(
     """
     roots = roots_of(entries)
     with quiet():
-        kept = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
+        kept = _gradients(parameters, entries)
         buffers = _copied([*(buffer for root in roots for buffer in root.buffers()), *_inner(entries)])
         written = [*(_copied(parameters) if weights_written else []), *buffers]
         contents = Contents(roots)
@@ -65,7 +66,7 @@ def traceless(
         versions = versions_of([*parameters, *(buffer for buffer, _ in buffers), *contents.tensors])
         belongings = Belongings(starts, bystanders, ends=ends)  # last: it may close arrays
     # Made ready while nothing has changed yet: what fails up to here needs no undoing.
-    undo: list[Callable[[], object]] = [aside.settle, *(partial(_as_trained, *one) for one in kept)]
+    undo: list[Callable[[], object]] = [aside.settle, *kept]
     undo += [partial(_restore, buffer, value) for buffer, value in written]
     # Output comes back when what the step made is gone again, and has said what it says as it goes.
     undo += [contents.put_back, belongings.put_back, versions.close, aside.close, states.put_back]
@@ -84,6 +85,25 @@ def traceless(
 
 def _inner(entries: list[Entry]) -> list[Tensor]:
     return [one for entry in entries for held in entry.inner if (one := held()) is not None]
+
+
+def _gradients(parameters: list[Tensor], entries: list[Entry]) -> list[Callable[[], object]]:
+    """Return what puts the gradients of ``parameters`` back, and those that the ``entries`` drop besides."""
+    beside = [(one, one.grad, one.grad.detach().clone()) for one in _dropped_by(entries) if one.grad is not None]
+    kept = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
+    return [*(partial(_as_it_was, *one) for one in beside), *(partial(_as_trained, *one) for one in kept)]
+
+
+def _dropped_by(entries: list[Entry]) -> list[Tensor]:
+    """Return whose gradients calls of ``zero_grad`` drop: a look may be at a part of an optimizer's parameters."""
+    calls = [entry.function for entry in entries if isinstance(entry.function, Dropped)]
+    return [one for call in calls for one in call.parameters()]
+
+
+def _as_it_was(parameter: Tensor, gradient: Tensor, value: Tensor) -> None:
+    parameter.grad = gradient
+    with quiet():
+        gradient.detach().copy_(value)
 
 
 def _as_trained(parameter: Tensor, gradient: Tensor | None, trained: bool) -> None:  # noqa: FBT001 - as it was

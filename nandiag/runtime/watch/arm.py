@@ -373,6 +373,7 @@ def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
         sentinel.bare.optimizer_made(tested)
         sentinel.clock.made(optimizer)
         sentinel.weights.met(optimizer)
+        sentinel.left_out.asked.ways.made(sys._getframe(1))
         capture.optimizer_made()
 
     _call_before(torch.optim.Optimizer, "__init__", met)

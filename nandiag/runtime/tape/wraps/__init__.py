@@ -19,6 +19,7 @@ from nandiag.runtime.steady.roots import Roots
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.state import modes
+from nandiag.runtime.tape.wraps.dropped import Dropped
 from nandiag.runtime.tape.wraps.one_call import WRAPPED, as_compiled, as_one_call, made_one_call, pulled_back, tape_one
 from nandiag.runtime.tape.wraps.owed import CALLS, Call, settle
 from nandiag.runtime.tracebacks import pass_on
@@ -212,27 +213,11 @@ def dropping(capture: Capture, original: Callable[..., Any], first: Callable[...
     def drops(owner: Any, *words: Any, **options: Any) -> None:
         if not capture.tape.micro_step or capture.idle or capture.narrow:
             return
-        entry = Entry(CALL, _Dropped(original, reference(owner), words, options), grad=False, modes=modes())
+        entry = Entry(CALL, Dropped(original, reference(owner), words, options), grad=False, modes=modes())
         entry.in_place, entry.trail = True, trail(sys._getframe(WRAPPED))
         capture.tape.add(entry, (), {})
 
     return unseen(capture, original, drops, first)
-
-
-class _Dropped:
-    """A ``zero_grad`` that can be called again while whose gradients it drops is there."""
-
-    __name__ = "zero_grad"
-
-    def __init__(
-        self, original: Callable[..., Any], owner: Callable[[], Any], words: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        self._original, self._owner, self._words, self._options = original, owner, words, options
-
-    def __call__(self) -> None:
-        owner = self._owner()
-        if owner is not None:
-            self._original(owner, *self._words, **self._options)
 
 
 def _wrap_function_apply(capture: Capture) -> None:

@@ -57,6 +57,7 @@ class LastLook:
     def take(self, error: BaseException | None = None) -> None:
         """Look at what no border will see; ``error``: the one that the script ends by."""
         sentinel = self._sentinel
+        self._asked.ways.end(cut=False)  # what is run from here on is ours
         if self.taken or sentinel.capture.off or sentinel.judge.lost or not sentinel.looker.is_rank():
             return
         self.taken = True

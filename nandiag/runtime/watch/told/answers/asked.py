@@ -25,7 +25,7 @@ from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made, is_of
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
-from nandiag.runtime.watch.told.ways.follow import Ways
+from nandiag.runtime.watch.told.ways.follow import Way, Ways
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _BEHIND = 4
@@ -219,6 +219,12 @@ class Asked:
         words = (word for entry in self._tape.whole((question.tensor,)) for word in entry.words if type(word) is Given)
         given = (tensor for word in words if (tensor := word.get()) is not None and tensor.requires_grad)
         return question if all(map(is_leaf, given)) else None
+
+    def way(self, question: Question | None) -> Way | None:
+        """The script has ended: return which way it went behind its newest bad answer, where ``question`` is of it."""
+        known = None if question is None else self._known(question)
+        places = [] if known is None else [place[:2] for place in known[0].places]
+        return self.ways.known(self._clock.step if question is None else question.step, places)
 
     def _know(self) -> bool:
         """Add the bad losses among the step's questions to what is known; returns whether anything was bad."""

@@ -54,6 +54,7 @@ class LeftOut:
         self._passed_in = self._evaluated_in = -1  # steps
         self._left_out_in: deque[int] = deque(maxlen=_MOST_STEPS)
         self.trained = Trained(sentinel.capture.tape)
+        asked.ways.callers = self.trained.callers
         asked.on_many = self._many
 
     def is_due(self, roots: Sequence[Tensor]) -> bool:
@@ -194,7 +195,7 @@ class LeftOut:
         """
         if by_error:
             return is_passed_over(question)
-        way = self.asked.ways.known(question.step)
+        way = self.asked.way(question)
         if self.is_within_evaluation():
             return True
         if way is not None and (way.goes_on or question is self.asked.newest):
@@ -223,7 +224,7 @@ class LeftOut:
     def goes_on(self) -> bool:
         """Whether the script has gone on behind what it read of this step's losses or gradients, and made no update."""
         clock = self._sentinel.clock
-        way = self.asked.ways.known(clock.step) if clock.updated_in >= 0 else None
+        way = self.asked.way(self.asked.newest) if clock.updated_in >= 0 else None
         few = self.asked.turns_behind < MANY_IN_A_ROW
         return way is not None and few and (way.goes_on or self.is_within_evaluation())
 

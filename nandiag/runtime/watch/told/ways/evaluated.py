@@ -19,7 +19,7 @@ def is_of_evaluation(question: Question, ways: Ways, trained: Trained, tape: Tap
 
     A phase of the training whose losses are all bad has trained nothing either: there the text has the update.
     """
-    if ways.has_trained(trained.callers, question.step):
+    if ways.has_trained(question.step):
         return False
     made = tape.maker(question.tensor)
     if made is not None and trained.has_trained(made[0]):

@@ -32,39 +32,44 @@ def is_flagged(loop: ast.AST, runs: Sequence[Run]) -> bool:
     if _is_flag(loop.test):
         return True
     wanted, made = _texts(loop.test), set[str]()
-    for node, at in _given(runs):
+    for tree, node, at in _given(runs):
         names, value = _targets(node), getattr(node, "value", None)
         if at or (value is not None and _texts(value) & made):
             made |= names
         hit = names & wanted
-        if hit and not _within(loop.test, node) and (hit & made or _is_set(loop, node, hit)):
+        if hit and not _within(loop.test, node) and (hit & made or _is_set(loop, node, hit, tree)):
             return True
     return False
 
 
 def _is_flag(test: ast.expr) -> bool:
-    """Whether a condition asks an object for its state, and compares nothing: what sets that need not be in sight.
+    """Whether a condition, or a part of it, asks an object for its state: what sets that need not be in sight.
 
-    Whether a queue has anything left is no such state.
+    What is compared is none, nor whether a queue has anything left.
     """
-    asked = [one for one in ast.walk(test) if isinstance(one, ast.Attribute)]
-    counts = any(isinstance(one, ast.Compare | ast.NamedExpr) for one in ast.walk(test))
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    return any(_asks_for_state(one) for one in parts)
+
+
+def _asks_for_state(part: ast.expr) -> bool:
+    asked = [one for one in ast.walk(part) if isinstance(one, ast.Attribute)]
+    counts = any(isinstance(one, ast.Compare | ast.NamedExpr) for one in ast.walk(part))
     return bool(asked) and not counts and not any(one.attr in _HOLD for one in asked)
 
 
-def _given(runs: Iterable[Run]) -> Iterable[tuple[ast.AST, bool]]:
-    """Yield what was given a value, and whether it was in the line that asks; in the order of the text."""
+def _given(runs: Iterable[Run]) -> Iterable[tuple[ast.AST, ast.AST, bool]]:
+    """Yield what was given a value, behind its file, and whether it was in the line that asks; in the text's order."""
     for run in runs:
         tree = tree_of(run.file)
         nodes = [one for one in (() if tree is None else nodes_of(tree)) if isinstance(one, _GIVEN)]
         for node in sorted(nodes, key=lambda one: one.lineno):
-            if node.lineno in run.lines:
-                yield node, node.lineno <= run.at <= (node.end_lineno or node.lineno)
+            if tree is not None and node.lineno in run.lines:
+                yield tree, node, node.lineno <= run.at <= (node.end_lineno or node.lineno)
 
 
-def _is_set(loop: ast.While, node: ast.AST, names: set[str]) -> bool:
+def _is_set(loop: ast.While, node: ast.AST, names: set[str], file: ast.AST) -> bool:
     """Whether a constant is given there under a condition, or something is counted there alone."""
-    if not any(_within(one, node) for one in ast.walk(loop) if isinstance(one, ast.If)):
+    if not any(_within(one, node) for one in nodes_of(file) if isinstance(one, ast.If)):
         return False
     if _adds(node, names):
         given = [one for one in ast.walk(loop) if isinstance(one, _GIVEN) and _targets(one) & names]
@@ -81,11 +86,16 @@ def _adds(node: ast.AST, names: set[str]) -> bool:
 def _targets(node: ast.AST) -> set[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
     each = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    return {ast.unparse(one) for one in each}
+    return set(map(_text, each))
 
 
 def _texts(node: ast.AST) -> set[str]:
-    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, _NAMES)}
+    return {_text(one) for one in ast.walk(node) if isinstance(one, _NAMES)}
+
+
+def _text(node: ast.AST) -> str:
+    """Return a name; of an attribute its own, for what it is of may have another elsewhere (``self.stop``)."""
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
 def _within(whole: ast.AST, node: ast.AST) -> bool:

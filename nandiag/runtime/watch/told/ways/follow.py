@@ -11,23 +11,32 @@ import ast
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of
+from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
 from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, function_around, is_within, loops_around
 
+# A code object, and an instruction in it as a byte offset.
+Place: TypeAlias = tuple[CodeType, int]
+
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
 _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
+# A line that has read so many bad numbers; lines.
+_OFTEN, _LINES = 8, 4096
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "")
+
+
+_trace = sys.gettrace
 
 
 class Way(NamedTuple):
@@ -73,7 +82,10 @@ class Followed:
 
 
 class Ways:
-    """What is known of the newest bad answer; nothing where it could not be followed."""
+    """What is known of the newest bad answer; nothing where it could not be followed.
+
+    ``callers``: where functions stood that led to a backward call.
+    """
 
     def __init__(self) -> None:
         self._began, self._events, self._until = perf_counter(), 0, 0
@@ -81,14 +93,18 @@ class Ways:
         self._followed: list[Followed] = []
         self._cut = False
         self._trace = self._called
+        self._read = Counter[tuple[int, int]]()
+        self.callers, self._made_at = set[Place](), set[Place]()
 
     @guarded("questions")
     def follow(self, frame: FrameType | None, step: int) -> None:
         """The script reads a bad answer in ``frame``."""
+        if frame is None or self._is_usual(frame):
+            return
         self.end()
         self._followed, self._step, self._cut = [], step, False
-        known = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
-        if known or sys.gettrace() is not None:
+        dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
+        if dear or _trace() is not None:
             return
         self._until = self._events + _MOST
         for _ in range(_FRAMES):
@@ -99,6 +115,13 @@ class Ways:
                 self._followed.append(one)
             frame = frame.f_back
         sys.settrace(self._trace)
+        sys.gettrace = _nobody  # as far as the script can see
+
+    def _is_usual(self, frame: FrameType) -> bool:
+        """Whether its line reads bad numbers as a rule, as of a metric that is not defined: it leads nowhere."""
+        line = id(frame.f_code), frame.f_lasti
+        self._read[line] += len(self._read) < _LINES or line in self._read
+        return self._read[line] > _OFTEN
 
     def _called(self, frame: FrameType, event: str, _: Any) -> Any:
         """A function is called, or one goes on that had yielded."""
@@ -118,7 +141,9 @@ class Ways:
 
     def end(self, *, cut: bool = True) -> None:
         """Follow no more, in this thread; ``cut``: the script goes on."""
-        if sys.gettrace() != self._trace:
+        if sys.gettrace is _nobody:
+            sys.gettrace = _trace
+        if _trace() != self._trace:
             return
         sys.settrace(None)
         self._cut = cut
@@ -128,37 +153,52 @@ class Ways:
                 frame.f_trace = None
             frame = frame.f_back
 
-    def known(self, step: int) -> Way | None:
-        """The script has ended: return which way it went behind its newest bad answer of ``step``, if that was seen."""
+    def known(self, step: int, made: Iterable[Place] = ()) -> Way | None:
+        """The script has ended: return which way it went behind its newest bad answer of ``step``, if that was seen.
+
+        ``made``: where functions stood that made what was asked of.
+        """
         self.end(cut=False)
+        turns = {*self.callers, *made}
         if step != self._step:
             return None
         left: bool | None = None
-        for loop in (loop for one in self._followed for loop in one.loops()):
+        for code, loop in self._loops(turns):
             if not (loop.over or loop.turned) and self._cut:
                 return None if left is None else Way(goes_on=False, around=True)
             if self._ended_by_itself(loop):
-                return Way(goes_on=not left, around=bool(left))
+                # Each turn of it trains anew, by an optimizer of its own: one of some trials was given up.
+                return Way(goes_on=not left or _has(loop, code, self._made_at), around=bool(left))
             left = True
         return None if left is None else Way(goes_on=False, around=False)
+
+    def _loops(self, turns: Iterable[Place]) -> list[tuple[CodeType, Loop]]:
+        """Return the loops around the answer, the innermost first; none that only looks at what others have made.
+
+        Where ``turns`` are of some, the others are such: they go through gradients, say.
+        """
+        loops = [(one.code, loop) for one in self._followed for loop in one.loops()]
+        return [(code, loop) for code, loop in loops if _has(loop, code, turns)] or loops
+
+    def made(self, frame: FrameType) -> None:
+        """An optimizer is made."""
+        self._made_at = set(map(_place, places_on(trail(frame), _FRAMES)[0]))
 
     def _ended_by_itself(self, loop: Loop) -> bool:
         return loop.turned and not loop.by_else and not is_flagged(loop.node, [one.run() for one in self._followed])
 
-    def has_trained(self, callers: Iterable[tuple[CodeType, int]], step: int) -> bool:
+    def has_trained(self, step: int) -> bool:
         """Whether the innermost loop around the newest bad answer of ``step`` has led to one of the ``callers``.
 
-        These are where functions stood that led to a backward call: a code object, and an instruction in it as a byte
-        offset. Without a loop the function that asks is meant; a script that has none asks behind its training.
+        Without a loop the function that asks is meant; a script that has none asks behind its training.
         """
         if step != self._step or not self._followed:
             return True
         inner = next((one for one in self._followed if loops_around(one.code, one.lines[0])), None)
         if inner is None:
             asks = self._followed[0].code
-            return asks.co_name != "<module>" and any(code is asks for code, _ in callers)
-        loop = loops_around(inner.code, inner.lines[0])[0]
-        return any(loop.has(Frame(*place).line) for place in callers if place[0] is inner.code)
+            return asks.co_name != "<module>" and any(code is asks for code, _ in self.callers)
+        return _has(loops_around(inner.code, inner.lines[0])[0], inner.code, self.callers)
 
     def around(self) -> list[tuple[str, ast.AST]]:
         """Return the functions that ask, by their files, up to the innermost loop or comprehension: of that no more."""
@@ -175,3 +215,16 @@ class Ways:
     def has_loop(self) -> bool:
         """Whether a loop is around the newest bad answer."""
         return any(loops_around(one.code, one.lines[0]) for one in self._followed)
+
+
+def _place(known: Sequence[Any]) -> Place:
+    return known[0], known[1]
+
+
+def _has(loop: Loop, code: CodeType, places: Iterable[Place]) -> bool:
+    """Whether one of ``places`` is run in each turn of a ``loop`` of ``code``."""
+    return any(loop.has(Frame(*place).line) for place in places if place[0] is code)
+
+
+def _nobody() -> None:
+    """Stand in for ``sys.gettrace`` where nobody but we traces."""

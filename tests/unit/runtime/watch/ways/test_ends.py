@@ -77,6 +77,20 @@ def by_each_gradient(run):
             run.optimizer.step()
 
 
+def by_each_gradient_in_a_helper(run):
+    def is_well():
+        for one in run.net.parameters():  # noqa: SIM110 - as scripts have it
+            if torch.isnan(one.grad).any() or torch.isinf(one.grad).any():
+                return False
+        return True
+
+    for batch in run.batches():
+        run.optimizer.zero_grad()
+        run.loss(*batch).backward()
+        if is_well():
+            run.optimizer.step()
+
+
 def by_what_trains_under_another_name(run):
     updates = {True: run.update, False: id}
     for batch in run.batches():
@@ -91,7 +105,7 @@ def script_is_all_there_is(monkeypatch):
 
 GUARDS = (
     by_an_error_that_is_caught, by_numpy, by_comparisons, by_the_norm_of_gradients, by_each_gradient,
-    by_what_trains_under_another_name,
+    by_each_gradient_in_a_helper, by_what_trains_under_another_name,
 )  # fmt: skip
 
 
@@ -177,6 +191,41 @@ def test_a_loop_that_is_left_for_its_loss_has_ended_on_it(work, way):
     worker = ended(work, way, *bad)
     assert [one.what for one in worker.harms] == ["loss"]
     assert worker.looked[-1].outcome == "found"
+
+
+def trial(run, rate):
+    run.optimizer = torch.optim.SGD(run.net.parameters(), lr=rate)
+    for batch in run.batches():
+        loss = run.loss(*batch)
+        if not math.isfinite(loss.item()):
+            return None
+        run.update(loss)
+    return loss.item()
+
+
+def tries_rates(run):
+    for rate in (0.01, 0.1):
+        run.bad = (4,) if rate == 0.1 else ()
+        if trial(run, rate) is None:
+            continue
+
+
+def trains_in_epochs(run):
+    for epoch in range(2):
+        run.bad = (4,) if epoch == 1 else ()
+        for batch in run.batches():
+            loss = run.loss(*batch)
+            if not math.isfinite(loss.item()):
+                break
+            run.update(loss)
+
+
+def test_a_trial_that_is_given_up_is_one_of_some(work):
+    assert ended(work, tries_rates).harms == []
+
+
+def test_an_epoch_that_is_given_up_is_the_end_of_its_training(work):
+    assert [one.what for one in ended(work, trains_in_epochs).harms] == ["loss"]
 
 
 def evaluates(run):

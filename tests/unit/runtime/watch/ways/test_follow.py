@@ -267,6 +267,28 @@ values = iter((1.0, BAD, 2.0))
 while not State.stop:
     check(next(values))
 """,
+    "an attribute beside a count, set by a method": """
+class Stopper:
+    def __init__(self):
+        self.stop = False
+    def update(self, value):
+        if not ask(value):
+            self.stop = True
+stopper, step = Stopper(), 0
+while not stopper.stop and step < 9:
+    stopper.update(BAD if step == 3 else 1.0)
+    step += 1
+""",
+    "an event beside a count, set where nothing is followed": """
+import threading
+stop, step = threading.Event(), 0
+def give_up():
+    stop.set()
+while not stop.is_set() and step < 9:
+    if not ask(BAD if step == 3 else 1.0):
+        give_up()
+    step += 1
+""",
     "attempts that have all failed": """
 for value in (1.0, BAD, 2.0):
     for attempt in range(3):
@@ -306,6 +328,34 @@ for part in ((1.0, BAD, 2.0), (1.0, BAD, 2.0)):
 
 def test_without_a_loop_nothing_is_known():
     assert Script("ask(BAD)").way() is None
+
+
+def test_the_script_sees_no_trace():
+    seen = Script("""
+import sys
+for value in (1.0, BAD):
+    if not ask(value):
+        SEEN.append(sys.gettrace())
+""")
+    found = []
+    names = {"BAD": math.nan, "SEEN": found}
+    exec(compile(seen.text, seen.file, "exec"), names)  # noqa: S102 - a script
+    names["script"](seen.ask)
+    assert found == [None]
+    seen.ways.known(STEP)
+    assert sys.gettrace is follow._trace
+
+
+def test_a_line_that_reads_bad_numbers_as_a_rule_ends_nothing_that_is_followed(monkeypatch):
+    monkeypatch.setattr(follow, "_OFTEN", 2)
+    text = """
+for step in range(6):
+    ask(BAD)
+    if step == 5 and not ask(-BAD):
+        break
+"""
+    assert Script(text).way() == OFF
+    assert Script("for step in range(6):\n    ask(BAD)\n").way() is not None
 
 
 def test_of_another_step_nothing_is_known():
