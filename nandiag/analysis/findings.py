@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from nandiag.analysis.early import warnings_of
-from nandiag.analysis.hangs.stands import place_text, raised_at
+from nandiag.analysis.hangs.stands import faulted_at, place_text, raised_at
 from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
@@ -247,7 +247,8 @@ def lost_to(states: dict[int, RankState]) -> str:
 def _end(state: RankState, log: RankLog | None) -> str | None:
     """Return how a rank failed by itself, as the end of a sentence; ``None`` when it did not."""
     if state.state == "killed" and state.signal is not None:
-        return f"was killed by {words.signal_name(state.signal)}"
+        at = faulted_at(state, log)
+        return f"was killed by {words.signal_name(state.signal)}{'' if at is None else f', in {place_text(at)}'}"
     if state.state == "lost":
         return "was lost with its launcher"
     if state.state == "raised":

@@ -11,6 +11,7 @@ from nandiag.analysis.hangs.stands import (
     Rank,
     call_text,
     is_elsewhere,
+    is_faulted,
     place_text,
     stand_of,
     standing_of,
@@ -34,7 +35,12 @@ LONGEST = 160
 
 
 def conclude(ranks: dict[int, Rank], *, by_timeout: bool) -> Hang | None:
-    """Return what held the ranks up; None where their calls tell nothing and nandiag did not end the run."""
+    """Return what held the ranks up; None where their calls tell nothing and nandiag did not end the run.
+
+    Where one was ended in C outside of them, that is what did.
+    """
+    if any(map(is_faulted, ranks.values())):
+        return None
     known = {number: standing_of(rank) for number, rank in ranks.items()}
     standings = {number: one for number, one in known.items() if one is not None}
     laid = ledgers(standings)

@@ -99,6 +99,18 @@ def is_elsewhere(rank: Rank) -> bool:
     return any(frame.kind == "user" for frame in stack) and _inside(stack) not in _IN_CALLS
 
 
+def is_faulted(rank: Rank) -> bool:
+    """Whether a rank was ended in C, and its stack tells that it was in no collective: nothing is told of its calls."""
+    at = faulted_at(rank.state, rank.log)
+    return at is not None and rank.log is not None and _inside(rank.log.stack) not in _IN_CALLS
+
+
+def faulted_at(state: RankState, log: RankLog | None) -> FrameFact | None:
+    """Return the script's line in which a rank was when C code ended it, where that left its stack."""
+    stack = () if log is None or state.signal not in _ABORTED else log.stack
+    return next((frame for frame in stack if frame.kind == "user"), None)
+
+
 def standing_of(rank: Rank) -> Standing | None:
     """Return where a rank stood by its own word; of one that went on since, or was ended in C, what was left of it.
 

@@ -187,3 +187,16 @@ def test_a_rank_that_went_on_since_it_told_its_count_is_not_said_to_have_left_ca
     logs = (rank(0, raised, RESET), rank(1, STALE, moves=80))
     hang = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)])).hang
     assert hang is None or hang.sequence == 16
+
+
+def test_a_rank_that_c_code_ended_outside_of_its_calls_is_what_the_others_waited_for():
+    """What it did not come to is no fault of its calls: it is told with its signal, and the line of its stack."""
+    done = call(line=9, shape=(4,), state="over", native=0)
+    waiting = stands(replace(done, native_end=1), call(line=16, state="raised", native=1, native_end=2), why="raised")
+    aborted = crashed(call(line=9, shape=(4,)))
+    logs = (rank(0, waiting, RESET), rank(1, aborted, stack=(at(10, "<module>"),), moves=80))
+    report = analyse(run(*logs, ends=[ended(0, signal=15, ours=True), ended(1, signal=6)]))
+    assert report.hang is None
+    text = " ".join(one.text for one in report.findings) + report.verdict.summary
+    assert "rank 1 was killed by signal 6 (SIGABRT), in " in text.replace("Rank 1", "rank 1")
+    assert ":10" in text
