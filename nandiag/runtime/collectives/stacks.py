@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import sysconfig
@@ -20,6 +21,8 @@ from nandiag.runtime.recorder import RECORDER
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _state: dict[str, Any] = {}
+_enable, _enabled = faulthandler.enable, faulthandler.is_enabled
+_disabled: Any = faulthandler.disable
 
 
 def listen() -> None:
@@ -32,15 +35,33 @@ def listen() -> None:
     _state.update(file=descriptor, known=_identity(descriptor))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         faulthandler.register(signal.SIGTERM, file=descriptor, all_threads=True, chain=True)
-    if _state.get("faults") or not faulthandler.is_enabled():
-        faulthandler.enable(file=descriptor, all_threads=True)
+    if _state.get("faults") or not _enabled():
+        _enable(file=descriptor, all_threads=True)
         _state["faults"] = True
+        faulthandler.is_enabled, faulthandler.enable = _is_enabled, _enabled_by_script
+        faulthandler.disable = _disable
     number = _state["signal"] = _state.get("signal") or _free()
     if number is not None:
         faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
     if not again:
         RECORDER.emit(Listening(signal=number, library=_prefixes()))
         os.register_at_fork(after_in_child=_forked)
+
+
+def _is_enabled() -> bool:
+    """Whether the script has asked for its faults: that we have is not for it to see."""
+    return not _state.get("faults") and _enabled()
+
+
+@functools.wraps(_enable)
+def _enabled_by_script(*args: Any, **kwargs: Any) -> None:
+    _enable(*args, **kwargs)
+    _state["faults"] = False  # from here on they are the script's
+
+
+def _disable() -> Any:
+    """Do what the script asks, of its own handler; returns whether it had one."""
+    return not _state.get("faults") and _disabled()
 
 
 def leave() -> None:

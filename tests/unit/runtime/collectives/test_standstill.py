@@ -26,6 +26,8 @@ def attached(recording, monkeypatch):
     recording()
     monkeypatch.setattr(stacks, "_state", {})
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
+    for name in ("enable", "disable", "is_enabled"):
+        monkeypatch.setattr(faulthandler, name, getattr(faulthandler, name))
     yield RECORDER._writer.path
     for number in {signal.SIGTERM, stacks._state.get("signal") or signal.SIGTERM}:
         faulthandler.unregister(number)
@@ -69,6 +71,20 @@ def test_a_script_that_asks_for_its_faults_itself_keeps_them(attached, tmp_path)
     os.waitpid(child, 0)
     assert RECORDER.stacks_file.stat().st_size == 0
     assert "Aborted" in (tmp_path / "theirs").read_text()
+
+
+def test_the_script_sees_nothing_of_our_handler_and_its_own_takes_its_place(attached, tmp_path):
+    child = os.fork()
+    if not child:
+        faulthandler.disable()
+        stacks.listen()
+        seen = [faulthandler.is_enabled(), faulthandler.disable()]
+        with (tmp_path / "theirs").open("w") as theirs:
+            faulthandler.enable(file=theirs)
+            os._exit((seen == [False, False] and faulthandler.is_enabled() and os.abort()) or 1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGABRT
+    assert "Aborted" in (tmp_path / "theirs").read_text()
+    assert RECORDER.stacks_file.stat().st_size == 0
 
 
 def test_an_unasked_file_is_taken_away_and_an_answered_one_stays(attached):
