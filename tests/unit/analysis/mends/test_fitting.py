@@ -190,6 +190,8 @@ def test_a_mask_of_minus_infinity(infinity):
         ("return self.f(x) ** 2", "self.f(x) ** 2", "return self.f(x).float() ** 2", False),
         ("s = (a + b) * c", "(a + b) * c", "s = (a + b).float() * c.float()", True),
         ("s = x.sum(-1)", "x.sum(-1)", "s = x.float().sum(-1)", True),
+        ("d = (z - c).pow(2).sum(-1)", "(z - c).pow(2).sum(-1)", "d = (z - c).float().pow(2).sum(-1)", True),
+        ("d = (x ** 2).mean()", "(x ** 2).mean()", "d = (x.float() ** 2).mean()", True),
     ],
 )
 def test_a_line_in_float32(line, expression, outside, plain):

@@ -25,6 +25,7 @@ _OF_TENSORS = frozenset(
     {"sum", "mean", "size", "norm", "square", "pow", "sqrt", "exp", "abs", "relu", "tanh", "sigmoid", "softmax"}
     | {"clamp", "clamp_min", "clamp_max", "masked_fill", "amax", "max", "min", "log_softmax", "item", "float"}
 )
+_ADDS = frozenset({"sum", "mean", "square", "pow", "prod", "cumsum"})
 _PRODUCTS = frozenset({"bmm", "matmul", "mm", "einsum", "baddbmm", "dot"})
 
 
@@ -149,11 +150,24 @@ def _operands(node: ast.expr) -> list[ast.expr]:
     if any(isinstance(part, ast.Starred) for part in given):
         return []
     if isinstance(node.func, ast.Attribute) and not fitting.is_module(node.func.value):
-        return [node.func.value] if node.func.attr in {"sum", "mean", "square", "pow", "prod", "cumsum"} else []
+        return [_before_powers(node.func.value)] if node.func.attr in _ADDS else []
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name in WITH_EPS:
         return given[: WITH_EPS[name].tensors] if len(given) <= WITH_EPS[name].most else []
     return given if name in _PRODUCTS | {"linear", "square", "sum"} else []
+
+
+def _before_powers(node: ast.expr) -> ast.expr:
+    """Return what an operand is a power, or a sum, of: that comes near the end of the range with what is made of it."""
+    while True:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            node = node.left
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDS:
+            if fitting.is_module(node.func.value):
+                return node
+            node = node.func.value
+        else:
+            return node
 
 
 def _is_number(node: ast.expr) -> bool:
