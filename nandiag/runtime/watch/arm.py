@@ -371,6 +371,8 @@ def _wrap_optimizer_init(sentinel: Sentinel, capture: Capture) -> None:
     @guarded("sentinel")
     def met(optimizer: Any) -> None:
         sentinel.bare.optimizer_made(tested)
+        if not sentinel.bare.has_updated:
+            sentinel.clock.begins()
         sentinel.clock.made(optimizer)
         sentinel.weights.met(optimizer)
         sentinel.left_out.asked.ways.made(sys._getframe(1))

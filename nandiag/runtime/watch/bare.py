@@ -75,6 +75,11 @@ class Bare:
         """Whether the gradients of the newest backward are not finite, and may yet be left out."""
         return self._in_search.waits or self._unused.waits
 
+    @property
+    def has_updated(self) -> bool:
+        """Whether the script was seen to change its weights."""
+        return self._unused.has_updated
+
     def optimizer_made(self, next_step: Callable[[], object]) -> None:
         """An optimizer is being made: what waits is done with, for that will look at the gradients it uses itself."""
         if self._unused.waits:

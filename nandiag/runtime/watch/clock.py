@@ -77,6 +77,12 @@ class Clock:
         self._made[optimizer] = self._makes, self.step
         self._makes += 1
 
+    def begins(self) -> None:
+        """The first optimizer is being made, and no weight was changed yet: backward calls alone were no steps."""
+        if self.step and not self.has_optimizer:
+            self.step, self.updated_in, self._ticked = 0, -1, False
+            self.on_back()
+
     def updates(self, optimizer: torch.optim.Optimizer) -> int:
         """Return how many updates ``optimizer`` has made."""
         known = self._updates.get(optimizer)

@@ -20,13 +20,13 @@ _MOST_LOOKS = 3
 class Unused:
     """Holds back the harm of such gradients until it is seen whether an update has made weights bad by them.
 
-    ``skipped`` is told of those by which none did. A script that has changed its weights by itself will do so again:
-    of it nothing is held back.
+    ``skipped`` is told of those by which none did, and ``has_updated`` is whether the script has changed its weights by
+    itself: it will do so again, and nothing is held back.
     """
 
     def __init__(self, skipped: Callable[[Skipped], object]) -> None:
         self._skipped = skipped
-        self._updated = False
+        self.has_updated = False
         self._looks = _MOST_LOOKS
         self._held: Border | None = None
         self._step, self._value = 0, math.nan
@@ -39,7 +39,7 @@ class Unused:
 
     def updated(self) -> None:
         """The script has changed its weights."""
-        self._updated = True
+        self.has_updated = True
 
     def begins(self, step: int) -> None:
         """The backward of a ``step`` begins; nothing waits any more, as where weights were lost before."""
@@ -47,7 +47,7 @@ class Unused:
 
     def takes(self, sight: Sight, border: Border, look: Callable[[float], Looked | None]) -> bool:
         """The backward is over: hold back what is harm in its ``border``; ``look`` runs its step again."""
-        if self._updated or not border.harms:
+        if self.has_updated or not border.harms:
             return False
         bad = [one for one in (*sight.losses, sight.grad_norm) if one is not None and not math.isfinite(one)]
         self._held, self._value = border, bad[0] if bad else math.nan

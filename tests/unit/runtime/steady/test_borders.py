@@ -37,11 +37,15 @@ class Loop:
             self.made += 1
 
 
-@pytest.fixture(autouse=True, params=["few", "many"])
-def all_looks_are_dear(request, monkeypatch):
-    monkeypatch.setattr(assured, "_SHARE", 0.0)
+@pytest.fixture(params=["few", "many"])
+def sizes(request, monkeypatch):
     if request.param == "many":  # more elements than are quickest looked at side by side
         monkeypatch.setattr(assured, "_FEW", 0)
+
+
+@pytest.fixture(autouse=True)
+def all_looks_are_dear(monkeypatch):
+    monkeypatch.setattr(assured, "_SHARE", 0.0)
     monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
     gc.collect()
     gc.freeze()  # buffers of modules that an earlier test left behind would be looked at
@@ -66,7 +70,7 @@ def plainly(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_most_steps_are_plain_and_tell_the_same(kind, work, plainly):
+def test_most_steps_are_plain_and_tell_the_same(kind, work, plainly, sizes):
     worker = work()
     Loop(kind)(2 * WARM)
     assert plainly["begins"] == plainly["ended"] > 50
@@ -99,7 +103,7 @@ def spoilt_gradient(loop):
     next(loop.model.parameters()).grad[0, 0] = math.inf
 
 
-def test_a_gradient_that_goes_bad_is_told_before_the_weights_change(work, plainly):
+def test_a_gradient_that_goes_bad_is_told_before_the_weights_change(work, plainly, sizes):
     worker = work(on_anomaly="continue")
     loop = Loop()
     loop(WARM)
@@ -110,7 +114,7 @@ def test_a_gradient_that_goes_bad_is_told_before_the_weights_change(work, plainl
     assert next((harm.what, harm.step) for harm in worker.harms) == ("gradient", WARM)
 
 
-def test_a_loss_that_goes_bad_is_told_in_its_step(work, plainly):
+def test_a_loss_that_goes_bad_is_told_in_its_step(work, plainly, sizes):
     worker = work(on_anomaly="continue")
     loop = Loop()
     loop(WARM)
@@ -119,7 +123,7 @@ def test_a_loss_that_goes_bad_is_told_in_its_step(work, plainly):
     assert {(harm.what, harm.step) for harm in worker.harms} >= {("loss", WARM), ("gradient", WARM)}
 
 
-def test_weights_that_an_update_spoils_are_told_in_its_step(work, plainly):
+def test_weights_that_an_update_spoils_are_told_in_its_step(work, plainly, sizes):
     worker = work(on_anomaly="continue")
     loop = Loop(torch.optim.SGD)
     loop(WARM)

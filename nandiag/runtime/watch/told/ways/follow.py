@@ -33,7 +33,7 @@ _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
 # A line that has read so many bad numbers; lines.
 _OFTEN, _LINES = 8, 4096
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "")
+_COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "convert_frame.py")
 
 
 _trace = sys.gettrace
@@ -110,7 +110,8 @@ class Ways:
         for _ in range(_FRAMES):
             if frame is None or id(frame.f_code) in BOUNDARIES:
                 break
-            if frame.f_trace is None and kind_of(frame.f_code.co_filename) in {USER, LIBRARY}:
+            free = frame.f_trace is None or type(frame.f_trace) is Followed  # of one that yielded, and was let be
+            if free and kind_of(frame.f_code.co_filename) in {USER, LIBRARY}:
                 frame.f_trace = one = Followed(frame, self)
                 self._followed.append(one)
             frame = frame.f_back
@@ -127,7 +128,7 @@ class Ways:
         """A function is called, or one goes on that had yielded."""
         try:
             self.count()
-            if event == "call" and frame.f_code.co_filename.startswith(_COMPILER):
+            if event == "call" and frame.f_code.co_filename == _COMPILER:
                 self.end()
         except Exception:
             self.end()

@@ -47,6 +47,19 @@ def by_an_error_that_is_caught(run):
             run.update(check(run.loss(*batch)))
 
 
+def by_an_error_that_drops_gradients(run):
+    def check(loss):
+        if torch.isnan(loss):
+            raise ArithmeticError
+        return loss
+
+    for batch in run.batches():
+        try:
+            run.update(check(run.loss(*batch)))
+        except ArithmeticError:
+            run.optimizer.zero_grad()
+
+
 def by_numpy(run):
     for batch in run.batches():
         loss = run.loss(*batch)
@@ -104,8 +117,8 @@ def script_is_all_there_is(monkeypatch):
 
 
 GUARDS = (
-    by_an_error_that_is_caught, by_numpy, by_comparisons, by_the_norm_of_gradients, by_each_gradient,
-    by_each_gradient_in_a_helper, by_what_trains_under_another_name,
+    by_an_error_that_is_caught, by_numpy, by_comparisons, by_an_error_that_drops_gradients,
+    by_the_norm_of_gradients, by_each_gradient, by_each_gradient_in_a_helper, by_what_trains_under_another_name,
 )  # fmt: skip
 
 
