@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
-from nandiag.runtime.guard import guarded
+from nandiag.runtime.guard import disarm, guarded
 from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
 from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, function_around, is_within, loops_around
 
@@ -64,8 +64,9 @@ class Followed:
             elif event == "return" and not self._resumes:
                 self.lines.append(RETURN)
             self._ways.count()
-        except Exception:
+        except Exception as error:
             self._ways.end()
+            disarm("questions", error)  # what a handler of signals of the script's raised here is raised on
         return self
 
     def loops(self) -> list[Loop]:
@@ -130,8 +131,9 @@ class Ways:
             self.count()
             if event == "call" and frame.f_code.co_filename == _COMPILER:
                 self.end()
-        except Exception:
+        except Exception as error:
             self.end()
+            disarm("questions", error)
         return frame.f_trace
 
     def count(self) -> None:

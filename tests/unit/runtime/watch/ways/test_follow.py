@@ -3,6 +3,7 @@
 import contextlib
 import linecache
 import math
+import signal
 import sys
 
 import pytest
@@ -402,6 +403,20 @@ def test_what_fails_within_is_not_the_scripts(monkeypatch):
     monkeypatch.setattr(Ways, "count", fails)
     assert script.way() is None
     assert script.asked == 3
+
+
+def test_what_a_handler_of_signals_raises_in_it_reaches_the_script(monkeypatch):
+    def handler(number, frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        monkeypatch.setattr(Ways, "count", lambda ways: handler(signal.SIGALRM, None))
+        with pytest.raises(TimeoutError):
+            Script(PASSES["continue"]).way()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert sys.gettrace() is None
 
 
 def test_no_variable_of_the_script_is_held(monkeypatch):
