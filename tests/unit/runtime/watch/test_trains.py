@@ -9,8 +9,8 @@ from importlib.machinery import SourceFileLoader
 import pytest
 
 from nandiag.runtime.frames import USER
-from nandiag.runtime.watch.told.answers.passed_over import leads_on
-from nandiag.runtime.watch.told.answers.trains import trains
+from nandiag.runtime.watch.told.answers.by_text.passed_over import leads_on
+from nandiag.runtime.watch.told.answers.by_text.trains import trains
 
 TEXT = """
 import torch

@@ -21,7 +21,7 @@ from nandiag.runtime.tape.entry import BACKWARD
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.told.answers.asked import Asked
-from nandiag.runtime.watch.told.answers.passed_over import leads_on
+from nandiag.runtime.watch.told.answers.by_text.passed_over import leads_on
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel

@@ -33,10 +33,10 @@ from nandiag.runtime.tape.packed.descent import ancestors
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.watch.judge import left_out_by_script
 from nandiag.runtime.watch.told.answers.asked import Asked, Question
+from nandiag.runtime.watch.told.answers.by_text.passed_over import is_decided, is_left_on, is_passed_over, may_train
+from nandiag.runtime.watch.told.answers.evaluated import is_of_evaluation
 from nandiag.runtime.watch.told.answers.kept import kept_bad
-from nandiag.runtime.watch.told.answers.passed_over import is_decided, is_left_on, is_passed_over, may_train
 from nandiag.runtime.watch.told.answers.trained import Trained
-from nandiag.runtime.watch.told.ways.evaluated import is_of_evaluation
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.sentinel import Sentinel

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nandiag.runtime.evidence.around.place import Function, end_of
 from nandiag.runtime.frames.text import tree_of
-from nandiag.runtime.watch.told.answers.trains import any_trains, picked, used_as
+from nandiag.runtime.watch.told.answers.by_text.trains import any_trains, picked, used_as
 
 
 class Condition(NamedTuple):

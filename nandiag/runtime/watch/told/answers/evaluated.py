@@ -7,9 +7,9 @@ import ast
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.watch.told.answers.asked import Question
-from nandiag.runtime.watch.told.answers.passed_over import is_decided, may_train
+from nandiag.runtime.watch.told.answers.by_text.passed_over import is_decided, may_train
+from nandiag.runtime.watch.told.answers.by_text.trains import any_trains
 from nandiag.runtime.watch.told.answers.trained import Trained
-from nandiag.runtime.watch.told.answers.trains import any_trains
 from nandiag.runtime.watch.told.ways.follow import Ways
 
 

@@ -14,7 +14,7 @@ from nandiag.runtime.frames.text import tree_of
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.answers.asked import Question
 from nandiag.runtime.watch.told.answers.by_text.conditions import Condition, condition_at, conditions, names_in
-from nandiag.runtime.watch.told.answers.trains import any_trains, name_of, trains
+from nandiag.runtime.watch.told.answers.by_text.trains import any_trains, name_of, trains
 
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
