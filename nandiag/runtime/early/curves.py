@@ -174,13 +174,6 @@ class Growth:
             self._know_peaks()
         self.norm, self.loss = norm, loss
 
-    def were_calm(self, norms: Sequence[float], losses: Sequence[float]) -> None:
-        """Take many such steps, at least one."""
-        self.calm(norms[0], losses[0])
-        if len(norms) > 1:  # of those between it is the largest that may be a peak
-            self.calm(max(norms[:-1]), max(losses[:-1], key=abs))
-            self.calm(norms[-1], losses[-1])
-
     def _know_peaks(self) -> None:
         if self._run or math.inf > self.norm > self.peak_norm:
             self.peak_norm = max(self.peak_norm, self.norm)
@@ -190,12 +183,11 @@ class Growth:
 
 
 class Calm(NamedTuple):
-    """What :meth:`Curves.add` takes for calm, for so many ``steps``: neither above, nor both above the ``last``."""
+    """What :meth:`Curves.add` takes for calm, for so many ``steps``: neither is above."""
 
     steps: int
     loss: float
     norm: float
-    last: tuple[float, float]
 
 
 class Curves:
@@ -209,15 +201,15 @@ class Curves:
     def add(self, loss: float | None, norm: float | None) -> Sequence[Found]:
         """Take the loss and the gradient norm (None: not known) of one more step; returns what is unusual."""
         norms, losses, growth = self._norms, self._losses, self._growth
-        # Nearly always: both are known, and neither is high or rises with the other. A NaN is not calm.
+        # Nearly always: both are known, and neither is high. A NaN is not calm.
         if (
             loss is None or norm is None or losses.held
-            or not (norm <= norms.peak and loss <= losses.low and (norm <= growth.norm or loss <= growth.loss))
+            or not (norm <= norms.peak and norm <= growth.peak_norm and loss <= losses.low)
         ):  # fmt: skip
             return self._add(loss, norm)
         norms.window.append(norm)
         losses.window.append(loss)
-        growth.calm(norm, loss)
+        growth.add(norm, loss)
         norms.seen += 1
         losses.seen += 1
         if norms.seen >= norms.due:
@@ -231,7 +223,8 @@ class Curves:
         for known, values in ((self._losses, losses), (self._norms, norms)):
             known.window.extend(values)
             known.seen += len(values)
-        self._growth.were_calm(norms, losses)
+        for norm, loss in zip(norms, losses, strict=True):
+            self._growth.add(norm, loss)
 
     def calm(self) -> Calm | None:
         """Return what is calm from here on, None where nothing is."""
@@ -239,7 +232,8 @@ class Curves:
         steps = min(norms.due - norms.seen, losses.due - losses.seen) - 1  # what comes then makes the limits anew
         if losses.held or steps <= 0:
             return None
-        return Calm(steps, losses.low, norms.peak, (growth.loss, growth.norm))
+        # Rising together they tell nothing as long as the norm stays below what it was before.
+        return Calm(steps, losses.low, min(norms.peak, growth.peak_norm))
 
     def _is_scaled(self) -> bool:
         """Whether the loss has grown by orders of magnitude all along, and no gradient with it: the script scales it.

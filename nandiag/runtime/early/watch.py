@@ -26,18 +26,17 @@ from nandiag.settings import Settings
 
 
 class AsUsual(NamedTuple):
-    """So many ``steps``, ``until`` one, are calm by their loss, norm and rate; of ``last``, one is not exceeded."""
+    """So many ``steps``, ``until`` one, are calm by their loss, norm and rate."""
 
     steps: int
     until: float
     loss: float
     norm: float
     rate: float
-    last: tuple[float, float]
 
 
 # Where nobody warns all are.
-_ALL = AsUsual(1 << 10, math.inf, math.inf, math.inf, math.inf, (math.inf, math.inf))
+_ALL = AsUsual(1 << 10, math.inf, math.inf, math.inf, math.inf)
 
 
 class Early:
@@ -133,7 +132,7 @@ class Early:
             return None
         calm, rate = known
         until = min(self._half.due, self._moments.due, self.unchanged.due)
-        return AsUsual(calm.steps, until, calm.loss, calm.norm, rate, calm.last)
+        return AsUsual(calm.steps, until, calm.loss, calm.norm, rate)
 
     @guarded("warnings")
     def were_calm(self, optimizer: Any, steps: Sequence[CalmStep]) -> None:

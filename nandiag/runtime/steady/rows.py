@@ -31,22 +31,20 @@ class Rows:
         self._left = 0
         self._until = 0.0
         self._loss = self._norm = self._rate = -math.inf
-        self._last = -math.inf, -math.inf
         sentinel.teller.history.waiting = self.give
 
     def take(self, optimizer: Optimizer, loss: float, norm: float) -> bool:
         """Keep a step for later; False, and nothing, where it is to be told at once."""
         if not (self._left > len(self._rows) and loss <= self._loss and 0.0 < norm <= self._norm):
             return False
-        groups, step, (last_loss, last_norm) = optimizer.param_groups, self._sentinel.clock.step, self._last
+        groups, step = optimizer.param_groups, self._sentinel.clock.step
         rate = groups[0]["lr"] if len(groups) == 1 else learning_rate(optimizer)
         if (
-            step >= self._until or self._of() is not optimizer or (loss > last_loss and norm > last_norm)
+            step >= self._until or self._of() is not optimizer
             or type(rate) is not float or not 0.0 <= rate <= self._rate
         ):  # fmt: skip
             return False
         self._rows.append((step, loss, norm, rate))
-        self._last = loss, norm
         return True
 
     def give(self) -> None:
@@ -74,7 +72,7 @@ class Rows:
             self._of = weakref.ref(optimizer)
         self._place = self._sentinel.teller.history.place(optimizer)
         self._left, self._until = min(_MOST, calm.steps), calm.until
-        self._loss, self._norm, self._rate, self._last = calm.loss, calm.norm, calm.rate, calm.last
+        self._loss, self._norm, self._rate = calm.loss, calm.norm, calm.rate
 
 
 def _nobody() -> None:
