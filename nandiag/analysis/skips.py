@@ -11,7 +11,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Skipped, Stopping, words
 
 # Backward calls that are steps of their own, or none.
-_COUNTED = frozenset({"unused loss", "scaled gradient", "early gradient"})
+_COUNTED = frozenset({"unused loss", "scaled gradient", "early gradient", "weights drawn anew"})
 
 
 def skips_of(timeline: Timeline) -> Iterable[Finding]:
@@ -25,6 +25,7 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     own = [one for one in timeline.skips if one.event.by == "script"]
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
     yield from _early([one for one in own if one.event.of == "early gradient"])
+    yield from _anew([one for one in own if one.event.of == "weights drawn anew"])
     for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
         yield from _by_script([one for one in own if one.event.of in kinds], of, none=steps_of_none(timeline))
 
@@ -142,6 +143,17 @@ def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
         text = f"{words.count(_largest(skips), 'backward call')} before the first update gave {value} gradients"
         text += f", the first at step {step}, on {words.ranks(_of(skips))}: no weight became bad by them."
+        yield Finding("script_skip", "warning", text, _of(skips), step)
+
+
+def _anew(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    """Tell of updates that were made on bad losses, and are of no account any more."""
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = (
+            f"What {words.count(_largest(skips), 'update')} on a {value} loss had made was given up by the script, the"
+        )
+        text += f" first at step {step}, on {words.ranks(_of(skips))}: it went on with other weights."
         yield Finding("script_skip", "warning", text, _of(skips), step)
 
 

@@ -72,6 +72,7 @@ class Sentinel:
         self.looker = Looker(examiner, capture, settings.level, self.clock, self._settle)
         self.bare = Bare(self.judge, self.looker, self._settle, self.skips.by_script)
         capture.window.asked = asked = Asked(self.clock, capture.tape)
+        asked.on_bad = self.judge.anew.told
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
