@@ -157,9 +157,10 @@ class Judge:
             border.add(harm, Level.LOST)
         return [one.tensor for one in held]
 
-    def last_words(self) -> None:
+    def last_words(self, *, harmed: bool) -> None:
         """Say what was hidden from all looks, and that what was trained on bad losses was given up."""
-        self.anew.last_words(RECORDER.emit)
+        if harmed:
+            self.anew.last_words(RECORDER.emit)
         if self.graphs is not None:
             self.graphs.last_words()
 

@@ -360,7 +360,7 @@ class Sentinel:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
         if self.capture._thread != _ident():
             self.clock.taken(owner)
-        if self.clock.updated_in < 0 and not self.capture.off:
+        if self.clock.updated_in < 0 and not (self.capture.off or self.nesting):
             self.by_hand.dropped(owner, self.losses)
         if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
@@ -390,7 +390,7 @@ class Sentinel:
         if (words := self.looker.last_words()) is not None:
             RECORDER.emit(words)
         self.teller.last_words()
-        self.judge.last_words()
+        self.judge.last_words(harmed=self.teller.told > 0)
         RECORDER.pulse(self.clock.step, now=True)
         made, bad = self.teller.history.counted(self.clock.updates), self.teller.bad_losses
         return Finished(self.clock.step, self.skips.total, self.judge.finite_after, bad, made)

@@ -1,7 +1,8 @@
 """Weights that a script gave up behind an update on a bad loss, which it was told of: another draw is trained (worker).
 
 A member of an ensemble or a population is drawn anew where its loss is bad: its model and optimizer are let go of, or
-all of its weights are written over. What the bad loss has done is gone with them.
+all of its weights are written over. What the bad loss has done is gone with them. So it is where an optimizer that
+searches along a line has taken a point of a bad loss, as far as its gradient is finite, and has found back from there.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _MOST = 64
 class _Case:
     """An optimizer that was to make an update on a bad loss, and the weights it had; ``told``: the script knows."""
 
-    __slots__ = ("loss", "made", "optimizer", "step", "told", "versions", "weights")
+    __slots__ = ("found_back", "loss", "made", "many", "optimizer", "searches", "step", "told", "versions", "weights")
 
     def __init__(self, optimizer: Optimizer, step: int, made: int, loss: float) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.weights = [Weakly(one) for one in parameters(optimizer)]
         self.step, self.made, self.loss, self.told = step, made, loss, False
+        self.searches, self.found_back, self.many = searches(optimizer), False, 1
         self.versions: list[tuple[int, int]] = []  # behind the update, where the script was told behind it
 
     def state(self) -> list[tuple[int, int]]:
@@ -60,6 +62,10 @@ class Anew:
         if optimizer is None or len(self.open) + len(self._over) >= _MOST or self._clock.within:
             self._kept = True
             return
+        before = next((one for one in self.open if one.searches and one.optimizer() is optimizer), None)
+        if before is not None:
+            before.many, before.found_back = before.many + 1, False
+            return
         value = math.nan if loss is None else loss
         self.open.append(_Case(optimizer, self._clock.step, self._clock.updates(optimizer), value))
 
@@ -79,7 +85,9 @@ class Anew:
             if case.is_gone():
                 continue
             own = {id(one) for one in parameters(optimizer)}
-            if any(id(one()) in own for one in case.weights):
+            if case.searches and case.optimizer() is optimizer:
+                case.found_back = True
+            elif any(id(one()) in own for one in case.weights):
                 self._closes(case, given_up=case.told and case.is_written_over())
 
     def _closes(self, case: _Case, *, given_up: bool) -> None:
@@ -90,7 +98,17 @@ class Anew:
     def last_words(self, say: Callable[[Skipped], object]) -> None:
         """The script ends: ``say`` that all was given up, and the run went on without."""
         for case in tuple(self.open):
-            self._closes(case, given_up=case.told and case.is_gone() and self._clock.updated_in > case.step)
-        if self._over and not self._kept:
-            first, many = self._over[0], len(self._over)
-            say(Skipped(first.step, None, many, many, first.loss, by="script", of="weights drawn anew", every=True))
+            gone = case.told and case.is_gone() and self._clock.updated_in > case.step
+            self._closes(case, given_up=gone or case.found_back)
+        for of, over in (
+            ("weights drawn anew", [one for one in self._over if not one.found_back]),
+            ("searched point", [one for one in self._over if one.found_back]),
+        ):
+            if over and not self._kept:
+                first, many = over[0], sum(one.many for one in over)
+                say(Skipped(first.step, None, many, many, first.loss, by="script", of=of, every=True))
+
+
+def searches(optimizer: Optimizer) -> bool:
+    """Whether an optimizer says that it searches along a line, and may go back from a point that it evaluates."""
+    return any(group.get("line_search_fn") for group in optimizer.param_groups)

@@ -32,3 +32,23 @@ def test_weights_that_went_bad_are_an_anomaly_all_the_same():
 
 def test_so_are_losses_of_which_it_is_not_said():
     assert of(loss(1), found(1, source="op", phase="forward")).verdict.anomaly
+
+
+POINT = Skipped(0, None, 4, 4, math.nan, by="script", of="searched point", every=True)
+
+
+def test_a_point_of_a_search_that_found_back_is_told_alike():
+    report = of(loss(0), found(0, source="op", phase="forward"), loss(1), POINT)
+    assert not report.verdict.anomaly
+    assert report.left_out.origin.line == 12
+    (told,) = [one.text for one in report.findings if one.slug == "script_skip"]
+    assert told == (
+        "The optimizer's line search took a point where the loss is NaN, at step 0 on rank 0, and found back: the"
+        " losses behind it were finite."
+    )
+
+
+def test_points_that_were_only_tried_are_not_told():
+    report = of(POINT)
+    assert (report.verdict.anomaly, report.left_out) == (False, None)
+    assert "script_skip" not in {one.slug for one in report.findings}

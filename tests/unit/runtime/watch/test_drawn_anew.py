@@ -58,7 +58,7 @@ def train(mends, *, asks=True, last=5):
 
 def told(worker):
     worker.sentinel.finish()
-    return [one for one in worker.events(Skipped) if one.of == "weights drawn anew"]
+    return [one for one in worker.events(Skipped) if one.of in {"weights drawn anew", "searched point"}]
 
 
 @pytest.mark.parametrize("mends", [given_up, written_over, set_anew])
@@ -96,3 +96,33 @@ def test_nor_where_nothing_was_trained_since(work):
         members[0] = draw()
     del net, optimizer, loss
     assert not told(worker)
+
+
+def search(steps, *, ends=False):
+    """A line search whose first step takes a point outside of the domain; ``ends``: the last loss is NaN as well."""
+    torch.manual_seed(1)
+    t = torch.linspace(0.5, 5, 40)
+    obs = 2.0 * torch.log(t + 0.3)
+    p = nn.Parameter(torch.tensor([2.0, 0.5]))
+    optimizer = torch.optim.LBFGS([p], lr=1.0, line_search_fn="strong_wolfe", max_iter=5)
+
+    last = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = ((p[0] * torch.log(t + p[1]) - obs) ** 2).sum() - 0.01 * torch.log(p[1])
+        loss = loss + float("nan") if last else loss
+        loss.backward()
+        return loss
+
+    for step in range(steps):
+        last += [step] * (ends and step == steps - 1)
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_search_that_finds_back_from_a_bad_point_has_given_it_up(work, ends):
+    worker = work(on_anomaly="auto")
+    search(12, ends=ends)
+    assert worker.harms
+    assert [one.of for one in told(worker)] == ([] if ends else ["searched point"])
