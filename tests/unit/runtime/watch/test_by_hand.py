@@ -84,3 +84,27 @@ def test_a_lazy_or_meta_model_is_let_be(work):
             optimizer.zero_grad()
     assert worker.sentinel.clock.has_optimizer
     assert not worker.events(ProbeDark)
+
+
+def put(net, vector):
+    at = 0
+    for one in net.parameters():
+        one.data.copy_(vector[at : at + one.numel()].view_as(one))
+        at += one.numel()
+
+
+def test_what_was_made_to_be_laid_into_the_weights_is_told_where_that_is_not_there_any_more(work):
+    worker = work(on_anomaly="continue")
+    net, weight = nn.Linear(4, 1), torch.ones(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    biased = torch.cat([one.data.flatten() for one in net.parameters()])
+    for step in range(8):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).square().mean().backward()
+        with torch.no_grad():
+            biased -= 0.1 * torch.cat([one.grad.flatten() for one in net.parameters()])
+        biased, weight = biased / 2, weight * (0.5 if step < 5 else 0.0)
+        put(net, biased / weight)  # the line
+    (first, *_) = worker.looked
+    assert (first.step, first.phase) == (5, "optimizer")
+    assert first.site.source.endswith("# the line")
