@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.early import warnings_of
 from nandiag.analysis.hangs.stands import faulted_at, place_text, raised_at
+from nandiag.analysis.left_out.anew import GIVEN_UP
 from nandiag.analysis.nccl import placement
 from nandiag.analysis.nccl.findings import findings_of as nccl_findings
 from nandiag.analysis.nccl.summary import Logs
@@ -100,6 +101,7 @@ def _again(timeline: Timeline, logs: dict[int, RankLog]) -> Iterable[Finding]:
     """
     said = {one.rank for one in timeline.printed if one.event.losses > 1}
     said |= {one.rank for one in timeline.harms if one.event.what in STATE}
+    said |= {one.rank for one in timeline.skips if one.event.of in GIVEN_UP}
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, log in logs.items():
         bad = next((one.event.bad_losses for one in reversed(log.records) if isinstance(one.event, Finished)), ())

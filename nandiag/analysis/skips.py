@@ -11,7 +11,7 @@ from nandiag.analysis.timeline import Seen, Timeline
 from nandiag.events import Skipped, Stopping, words
 
 # Backward calls that are steps of their own, or none.
-_COUNTED = frozenset({"unused loss", "scaled gradient", "early gradient"})
+_COUNTED = frozenset({"unused loss", "scaled gradient", "early gradient", "weights drawn anew", "searched point"})
 
 
 def skips_of(timeline: Timeline) -> Iterable[Finding]:
@@ -25,6 +25,8 @@ def skips_of(timeline: Timeline) -> Iterable[Finding]:
     own = [one for one in timeline.skips if one.event.by == "script"]
     yield from _own_search([one for one in own if one.event.of == "scaled gradient"])
     yield from _early([one for one in own if one.event.of == "early gradient"])
+    yield from _anew([one for one in own if one.event.of == "weights drawn anew"])
+    yield from _found_back([one for one in own if one.event.of == "searched point"])
     for kinds, of in ((("loss", "unused loss"), "loss"), (("gradient norm",), "gradient norm")):
         yield from _by_script([one for one in own if one.event.of in kinds], of, none=steps_of_none(timeline))
 
@@ -142,6 +144,26 @@ def _early(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
         value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
         text = f"{words.count(_largest(skips), 'backward call')} before the first update gave {value} gradients"
         text += f", the first at step {step}, on {words.ranks(_of(skips))}: no weight became bad by them."
+        yield Finding("script_skip", "warning", text, _of(skips), step)
+
+
+def _anew(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    """Tell of updates that were made on bad losses, and are of no account any more."""
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = (
+            f"What {words.count(_largest(skips), 'update')} on a {value} loss had made was given up by the script, the"
+        )
+        text += f" first at step {step}, on {words.ranks(_of(skips))}: it went on with other weights."
+        yield Finding("script_skip", "warning", text, _of(skips), step)
+
+
+def _found_back(skips: list[Seen[Skipped]]) -> Iterable[Finding]:
+    """Tell of a line search that took a point of a bad loss, and left it behind."""
+    if skips:
+        value, step = words.bad_value(skips[0].event.loss) or "bad", skips[0].event.step
+        text = f"The optimizer's line search took a point where the loss is {value}, at step {step}"
+        text += f" on {words.ranks(_of(skips))}, and found back: the losses behind it were finite."
         yield Finding("script_skip", "warning", text, _of(skips), step)
 
 

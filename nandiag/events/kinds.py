@@ -206,7 +206,9 @@ class Skipped:
 
     ``look`` is how this rank came by what the script left a step out for, of the first one that this is known of;
     ``of``: ``loss`` is a loss, an ``unused loss`` that no backward was called on, the ``gradient norm``, or a ``scaled
-    gradient``, where the script searches its own loss ``scale``, or an ``early gradient``, where it had made no update.
+    gradient``, where the script searches its own loss ``scale``, or an ``early gradient``, where it had made no update;
+    ``weights drawn anew``: it made the updates, and gave up the weights of each on being told of its loss;
+    ``searched point``: losses of points that a line search evaluated, and has found back from.
     ``last``: no update was made behind it any more, and ``every``: nor did the script find any loss good since then.
     ``optimizer``: whose it was, by the numbers of :class:`History`, which had made ``updates`` by then.
     """

@@ -213,7 +213,8 @@ class Course:
 def courses(history: History | None, before: int, origin: int | None = None) -> tuple[Course, ...]:
     """Return the course of each optimizer in the steps before ``before``, the one that grew most first.
 
-    A row that is bad from step ``origin`` on (else ``before``) is what broke there, and no growth.
+    A row that is bad from step ``origin`` on (else ``before``) is what broke there, and no growth: whose it is comes
+    before those of its kind that make far smaller updates, for these grew by what it had made.
     """
     if history is None:
         return ()
@@ -228,7 +229,22 @@ def courses(history: History | None, before: int, origin: int | None = None) -> 
         )
         for number, rows in _rows(history, before, before if origin is None else origin).items()
     ]
-    return tuple(sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW)))
+    grown = sorted(found, key=lambda course: -max(course.growth / GREW, course.loss_growth / LOSS_GREW))
+    broken = _broken(history, before if origin is None else origin)
+    return tuple(sorted(grown, key=lambda course: not (course.number == broken and _drives(course, grown[0]))))
+
+
+def _broken(history: History, origin: int) -> int | None:
+    """Return the optimizer of the first row that is bad from step ``origin`` on."""
+    rows = zip(history.step, history.loss, history.grad_norm, history.optimizer, strict=False)
+    return next((one for step, loss, norm, one in rows if step >= origin and _is_bad(loss, norm)), None)
+
+
+def _drives(course: Course, other: Course) -> bool:
+    """Whether its rate is far higher than that of an ``other`` optimizer of its kind."""
+    rate, slow = course.rate_at_end, other.rate_at_end
+    alike = course.own is not None and other.own is not None and course.own.kind == other.own.kind
+    return alike and rate is not None and slow is not None and rate >= _LEAPT * slow > 0
 
 
 def _rows(history: History, before: int, origin: int) -> dict[int, list[Row]]:
@@ -241,7 +257,7 @@ def _rows(history: History, before: int, origin: int) -> dict[int, list[Row]]:
     for step, loss, norm, lr, one in zip(
         history.step, history.loss, history.grad_norm, history.lr, whose, strict=False
     ):
-        bad = any(value is not None and not math.isfinite(value) for value in (loss, norm))
+        bad = _is_bad(loss, norm)
         if step > before or (step >= origin and bad):
             break
         if (step < before or norm is not None) and (norm is not None or loss is not None):
@@ -305,6 +321,10 @@ def _newest(rows: Sequence[Row], name: str) -> tuple[int, float | None]:
 def shown(value: float | None) -> str:
     """Return a norm of a course in words; 1e39 stands for one of which float32 cannot hold the square."""
     return words.number(value) if value is None or value < _LARGEST else _NO_SQUARE
+
+
+def _is_bad(*values: float | None) -> bool:
+    return any(value is not None and not math.isfinite(value) for value in values)
 
 
 def _norm(value: float | None) -> float | None:

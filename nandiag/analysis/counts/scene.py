@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from nandiag.analysis import timeline
 from nandiag.analysis.counts.laid import aligned, moment
 from nandiag.analysis.counts.shared import Counts, counts_of
+from nandiag.analysis.left_out.anew import without_given_up
 from nandiag.analysis.left_out.ended import with_ended
 from nandiag.analysis.left_out.overturned import without_overturned
 from nandiag.analysis.origin import Claim, choose
@@ -28,7 +29,7 @@ class Chosen:
 
 def events_of(logs: tuple[RankLog, ...]) -> Timeline:
     """Return what the ranks saw with what follows of it: what they sent, and that some trained no more, or did so."""
-    return with_ended(without_overturned(with_senders(timeline.build(logs))))
+    return with_ended(without_given_up(without_overturned(with_senders(timeline.build(logs)))))
 
 
 def chosen(logs: tuple[RankLog, ...], states: dict[int, RankState]) -> Chosen:

@@ -22,16 +22,23 @@ from torch import Tensor
 
 from nandiag.events import Looked, Skipped
 from nandiag.events.kinds import MANY_IN_A_ROW
+from nandiag.runtime.guard import guarded
 from nandiag.runtime.leaves import leaves_of, names_in_script
 from nandiag.runtime.levels.looker import Looker
 from nandiag.runtime.look.finite import norms, quiet, read
-from nandiag.runtime.look.losses import roots_of
+from nandiag.runtime.look.losses import Losses, roots_of
 from nandiag.runtime.look.sight import Sight, look
+from nandiag.runtime.look.weights import parameters
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.gathered import Gathered
+from nandiag.runtime.watch.clock import Clock
 from nandiag.runtime.watch.judge import Border, Judge
 from nandiag.runtime.watch.told.answers.search import InSearch
 from nandiag.runtime.watch.told.unused import Unused
+
+# So many times in a row weights have changed from one backward call to the next, of so many that are looked at.
+_TURNS, _MOST_TURNS = 2, 8
 
 
 class Settle(Protocol):
@@ -228,6 +235,35 @@ class Bare:
         owners = self._judge.weights.owners
         named = [owners[id(one)].fqn if id(one) in owners else own.get(id(one)) for one in leaves]
         return [(name or f"a {_shape(one)} tensor", one) for name, one in zip(named, leaves, strict=True)]
+
+
+class ByHand:
+    """Whether a script that has an optimizer makes all updates by hand: of that it uses ``zero_grad`` alone.
+
+    Before any update of an optimizer weights change from one backward call to the next. It is as if none existed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._left = clock, _MOST_TURNS
+        self._known: tuple[list[int], list[float]] = [], []
+        self._backwards = self._changes = 0
+
+    @guarded("updates by hand")
+    def dropped(self, owner: Any, losses: Losses) -> None:
+        """The gradients of what ``owner`` trains are dropped; no update was made yet."""
+        clock = self._clock
+        if self._left <= 0 or not (clock.has_optimizer and clock.trains) or capturing():
+            return
+        self._left -= 1
+        own = parameters(owner) if isinstance(owner, torch.optim.Optimizer) else list(owner.parameters())
+        with quiet():
+            which, values = list(map(id, own)), read(norms(own))
+            waiting = read([one.value.sum() for one in (*losses.pending, *losses.dropped)])
+        changed = clock.micro_step > self._backwards and self._known[0] == which and self._known[1] != values
+        self._changes = self._changes + 1 if changed and all(map(math.isfinite, (*values, *waiting))) else 0
+        self._known, self._backwards = (which, values), clock.micro_step
+        if self._changes >= _TURNS:
+            clock.has_optimizer = False
 
 
 def _bad(sight: Sight) -> bool:

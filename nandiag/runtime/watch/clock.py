@@ -131,6 +131,8 @@ class Clock:
             self._newest = weakref.ref(optimizer), known
         if not known.updates:
             self._take_back_tick(known)
+            if not self.has_optimizer:
+                self.has_optimizer, known.before = True, self.step
             self._go_back(known.number)
         step = self.border(optimizer)
         known.updates += 1
@@ -247,9 +249,9 @@ class Clock:
         return True
 
     def tick(self) -> None:
-        """Count a step where no optimizer exists: one backward call."""
-        self.updated_in = self.step
-        self.step += 1
+        """Count a step where no optimizer makes updates: a backward call, or all till it was known that none does."""
+        self.step += max(self.micro_step, 1)
+        self.updated_in = self.step - 1
         self.micro_step, self._ticked = 0, True
 
 

@@ -23,6 +23,7 @@ from nandiag.runtime.look.finite import quiet
 from nandiag.runtime.look.weights import Optimizer, parameters
 from nandiag.runtime.recorder import RECORDER, Unsaid
 from nandiag.runtime.replay.case import Evaluated
+from nandiag.runtime.watch.behind.anew import searches
 from nandiag.runtime.watch.judge import Border
 from nandiag.runtime.watch.response import Level
 
@@ -107,7 +108,7 @@ class Trials:
                 sentinel.losses.clear()
                 sentinel.left_out.asked.known = []  # what it was told of a point is for the optimizer to answer
             self._here.again = evaluations > 0
-            self._here.later = evaluations > 0 and _searches(optimizer)
+            self._here.later = evaluations > 0 and searches(optimizer)
             between.evaluation_begins(again=evaluations > 0)
 
         def ends() -> None:
@@ -206,11 +207,6 @@ class Trials:
             self._sentinel.capture.window.close()
             self._sentinel._examine(ended, joint=False)
         return tried.border
-
-
-def _searches(optimizer: Optimizer) -> bool:
-    """Whether an optimizer says that it searches along a line, and may go back from a point that it evaluates."""
-    return any(group.get("line_search_fn") for group in optimizer.param_groups)
 
 
 def _stays(border: Border) -> bool:

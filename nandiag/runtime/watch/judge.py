@@ -19,6 +19,8 @@ from nandiag.runtime.look.losses import Loss, Losses
 from nandiag.runtime.look.sight import Sight, bad_gradients, bad_losses, describe, facts_of, mean_loss
 from nandiag.runtime.look.weights import Held, Optimizer, Weights, parameters, untouched
 from nandiag.runtime.memory.known.masks import may_be
+from nandiag.runtime.recorder import RECORDER
+from nandiag.runtime.watch.behind.anew import Anew
 from nandiag.runtime.watch.clock import Clock, global_step
 from nandiag.runtime.watch.response import Level
 
@@ -48,10 +50,13 @@ class Judge:
         self.finite_after: int | None = None
         self.graphs: Graphs | None = None
         self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
+        self.anew = Anew(clock)
 
     def begin(self, optimizer: Optimizer) -> Border:
         """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
         border = Border()
+        if self.anew.open:
+            self.anew.comes(optimizer)
         bad = self.weights.begin(optimizer, self.clock.updates(optimizer))
         if not bad:
             return border
@@ -73,7 +78,9 @@ class Judge:
         bad = [loss for loss in bad if loss.exact or not sight.scaler_skips]
         if not bad:
             return
-        make = self._harm(optimizer, "loss", loss=mean_loss(sight, self.losses.pending), micro_step=bad[0].micro_step)
+        loss = mean_loss(sight, self.losses.pending)
+        self.anew.harmed(optimizer, loss)
+        make = self._harm(optimizer, "loss", loss=loss, micro_step=bad[0].micro_step)
         named = [("loss" if loss.exact else "root of backward()", loss.value) for loss in bad]
         total = len(self.losses.pending)
         border.add(make(what="loss", tensors=facts_of(named), bad=len(bad), total=total), Level.SEEN)
@@ -150,8 +157,10 @@ class Judge:
             border.add(harm, Level.LOST)
         return [one.tensor for one in held]
 
-    def last_words(self) -> None:
-        """Say what was hidden from all looks."""
+    def last_words(self, *, harmed: bool) -> None:
+        """Say what was hidden from all looks, and that what was trained on bad losses was given up."""
+        if harmed:
+            self.anew.last_words(RECORDER.emit)
         if self.graphs is not None:
             self.graphs.last_words()
 

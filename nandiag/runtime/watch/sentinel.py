@@ -35,7 +35,7 @@ from nandiag.runtime.steady.borders import STOCK, Borders
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.together.agreement import Agreement
-from nandiag.runtime.watch.bare import Bare
+from nandiag.runtime.watch.bare import Bare, ByHand
 from nandiag.runtime.watch.behind.behind import Behind
 from nandiag.runtime.watch.behind.case import case_at
 from nandiag.runtime.watch.borders import Nesting, UnderWay
@@ -75,7 +75,7 @@ class Sentinel:
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
-        self.nesting, self.trials, self.behind = Nesting(), Trials(self), Behind(self)
+        self.nesting, self.trials, self.behind, self.by_hand = Nesting(), Trials(self), Behind(self), ByHand(self.clock)
         self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
         self._waiting, self._under_way = Waiting(), UnderWay()
         self._scale: Tensor | None = None
@@ -360,6 +360,8 @@ class Sentinel:
         """``owner.zero_grad()`` is called: where a backward had no step, the script left it out by itself."""
         if self.capture._thread != _ident():
             self.clock.taken(owner)
+        if self.clock.updated_in < 0 and not (self.capture.off or self.nesting):
+            self.by_hand.dropped(owner, self.losses)
         if not self.losses.pending or self.nesting or not self.clock.has_optimizer or self.capture.off:
             return
         if self.left_out.are_dropped_with(owner):
@@ -388,7 +390,7 @@ class Sentinel:
         if (words := self.looker.last_words()) is not None:
             RECORDER.emit(words)
         self.teller.last_words()
-        self.judge.last_words()
+        self.judge.last_words(harmed=self.teller.told > 0)
         RECORDER.pulse(self.clock.step, now=True)
         made, bad = self.teller.history.counted(self.clock.updates), self.teller.bad_losses
         return Finished(self.clock.step, self.skips.total, self.judge.finite_after, bad, made)

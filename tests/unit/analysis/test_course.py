@@ -452,3 +452,14 @@ def test_a_norm_of_which_the_square_overflows_is_told_as_such_and_not_as_infinit
     grown = Course(rows, 2, 1.0, 1.0).grown()
     assert "more than float32 holds" not in grown
     assert "the gradient norm grew from 1 to beyond 1.8e19 (float32 does not hold its square)" in grown
+
+
+@pytest.mark.parametrize(
+    ("rate", "kind", "first"), [(1.0, "Adam", 0), (0.005, "Adam", 1), (1.0, "SGD", 1)]
+)  # fmt: skip
+def test_of_two_optimizers_of_a_kind_the_one_that_broke_at_a_far_higher_rate_is_meant(rate, kind, first):
+    """What trains against it grows by what that one's updates have made of it."""
+    past = history([25.0, 0.02, 6.6, 33.7, math.nan], [5.0, 0.002, 6.4, 27.8, math.inf], whose=(0, 1, 0, 1, 0),
+                   lrs=[rate, 0.001, rate, 0.001, rate], steps=(0, 1, 1, 2, 2))  # fmt: skip
+    past = replace(past, trainers=(Trainer(kind, None, "D"), Trainer("Adam", None, "G")))
+    assert [one.number for one in courses(past, 2)] == [first, 1 - first]

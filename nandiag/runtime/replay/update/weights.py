@@ -85,6 +85,14 @@ def beside_update(write: Looked, again: Looked | None) -> Looked:
     return replace(looked, phase="optimizer", facts={**looked.facts, "beside_update": True})
 
 
+# What hands values on as they are.
+_AS_THEY_ARE = frozenset(
+    {"__getitem__", "clone", "contiguous", "detach", "expand_as", "flatten", "reshape", "to", "unflatten", "view"}
+    | {"narrow", "squeeze", "unsqueeze", "view_as", "reshape_as"}
+)
+_MADE_BY_HAND = f"{BY_HAND}; this made what the script wrote into the parameter last"
+
+
 def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Looked, *, midway: bool) -> Looked:
     """Return ``looked`` with which weights the step began bad, or the last write into them where it showed nothing.
 
@@ -92,7 +100,8 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
     optimizer's step, behind an evaluation of its closure.
     """
     if looked.outcome != "found" and case.by_hand and not looked.facts.get("complete"):
-        looked = last_write(list(case.suspects), case.step, writes, BY_HAND) or looked
+        written = last_write(list(case.suspects), case.step, writes, BY_HAND)
+        looked = looked if written is None else _with_maker(case, written, writes)
     if case.behind and (looked.outcome == "finite" or (looked.outcome == "refused" and writes != entries)):
         looked = last_write(list(case.suspects), case.step, writes, GONE) or looked
     if case.behind and looked.phase == "data":
@@ -109,6 +118,21 @@ def of_weights(case: Case, entries: list[Entry], writes: list[Entry], looked: Lo
         return looked
     began: dict[str, object] = {"began_bad": [name for name, _ in spoiled[:_MOST]], "all_bad": len(spoiled)}
     return replace(looked, facts={**looked.facts, **began, **_filled_by(looked, spoiled)})
+
+
+def _with_maker(case: Case, written: Looked, writes: list[Entry]) -> Looked:
+    """Return what computed the values that were ``written`` as they are, where they were made in this update."""
+    memory = {storage(one) for one in case.suspects}
+    last = next((one for one, target in reversed(list(written_by(writes))) if storage(target) in memory), None)
+    words = [] if last is None or last.name != "copy_" else list(last.words)
+    maker = words[-1].entry if len(words) > 1 and type(words[-1]) is Made else None
+    while maker is not None and maker.name in _AS_THEY_ARE:
+        first = next(iter(maker.words), None)
+        maker = first.entry if type(first) is Made else None
+    if maker is None or written.source != "op":
+        return written
+    site = site_of(Spot(None, None, maker.frames, "optimizer", 0), maker.name)
+    return replace(written, site=site, facts={}, reason=_MADE_BY_HAND)
 
 
 def _by_step(case: Case, looked: Looked) -> Looked:

@@ -50,3 +50,23 @@ def test_a_sample_whose_target_alone_is_bad_clears_no_line(work):
     look = worker.looked[0]
     assert (look.site.source or "").endswith("# the line")
     assert (look.facts["numpy"], look.facts["dataset_index"]) == ("divide by zero encountered in log", 8)
+
+
+class Logarithms(Windows):
+    """The same by torch: the first of the ops that break makes the target of the sample before."""
+
+    def __getitem__(self, index):
+        window = torch.from_numpy(self.prices)[2 * index : 2 * index + 8].log().float()  # the line
+        return window[:-1], window[-1]
+
+
+def test_the_sample_is_that_of_the_op_that_is_told(work):
+    worker = work(on_anomaly="continue")
+    model = nn.Linear(7, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(Logarithms(), batch_size=15):
+        nn.functional.mse_loss(model(x).squeeze(-1), y).backward()
+        optimizer.step()
+    look = worker.looked[0]
+    assert (look.site.source or "").endswith("# the line")
+    assert (look.facts["dataset_index"], look.outputs[0].first_bad) == (7, (7,))

@@ -79,6 +79,9 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
     finally:
         states.put_back()
     brought = op is None or is_brought(op)
+    if not brought and positions and min(rows, default=positions[0]) < positions[0]:
+        # The first op to break made a sample that is bad elsewhere, in its target.
+        inner, shown = beneath(batch.dataset, index := index_at(batch, min(rows)))
     others = [index_at(batch, place) for place in sorted({*positions, *rows} - set(positions[:1]))]
     nan = not bad.isinf().any()
     numpy = hearing.place(index, others, nan=nan) if brought and again and index is not None else None

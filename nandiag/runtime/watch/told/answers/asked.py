@@ -83,6 +83,7 @@ class Asked:
         # Where so ``many`` are known they are not to wait for a border.
         self.many = 8
         self.on_many: Callable[[], object] = _nothing
+        self.on_bad: Callable[[], object] = _nothing
 
     @guarded("questions")
     def of(self, tensor: Any, frame: Any) -> None:
@@ -158,6 +159,7 @@ class Asked:
 
     def _was_bad(self, frame: Any, answer: bool | None) -> None:  # noqa: FBT001 - as it is read
         line, step = (frame.f_code, frame.f_lasti), self._clock.step
+        self.on_bad()
         self.ways.follow(frame, step)
         if len(self._bad_in) < _MOST_LINES or line in self._bad_in:
             before, _ = self._bad_in.get(line, (step, None))

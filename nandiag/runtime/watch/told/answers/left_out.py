@@ -55,7 +55,7 @@ class LeftOut:
         self._left_out_in: deque[int] = deque(maxlen=_MOST_STEPS)
         self.trained = Trained(sentinel.capture.tape)
         asked.ways.callers = self.trained.callers
-        asked.on_many = self._many
+        asked.on_many, asked.on_bad = self._many, sentinel.judge.anew.told
 
     def is_due(self, roots: Sequence[Tensor]) -> bool:
         """Whether a backward call on ``roots`` is to be told of."""
