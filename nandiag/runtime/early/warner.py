@@ -80,6 +80,11 @@ class Warner:
         """Whether :meth:`clip` or :meth:`norm` has something to tell of the step."""
         return self._clip is not None or self._unclipped is not None
 
+    def clipping(self, seen: float) -> tuple[float, float | None]:
+        """Return what :meth:`norm` and :meth:`clip` will, and keep it for them."""
+        known = self._unclipped
+        return seen if known is None or not known < float("inf") else known, self._clip
+
     def clip(self) -> float | None:
         """Return the norm to which the script clipped the gradients of the step, None where it did not."""
         most, self._clip = self._clip, None

@@ -83,6 +83,10 @@ class Early:
         """Whether the script clipped the gradients of the step that is about to be made."""
         return self._warner.clips
 
+    def clipping(self, norm: float) -> tuple[float, float | None]:
+        """Return what :meth:`norm` and :meth:`clip` will, where the gradients of a step have a ``norm`` by now."""
+        return self._warner.clipping(norm)
+
     def waiting(self) -> list[Tensor]:
         """Return the 0-d tensors to be read with the sight; their values go to :meth:`read`."""
         return self._warner.reads.take()

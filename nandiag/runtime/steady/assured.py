@@ -123,7 +123,7 @@ class Assured:
 
     def begins_plainly(self, norm: float) -> bool:
         """Do what :meth:`begins` does where it :meth:`trusts` the optimizer; False, and nothing, where it may not."""
-        if norm > _STEEP_IN_HALF:
+        if norm > _STEEP:  # weights that are taken on trust are not in half precision
             return False
         self._norm, self._doubtful = norm, False
         return True

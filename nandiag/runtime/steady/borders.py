@@ -148,9 +148,13 @@ class Borders:
         sentinel = self._sentinel
         sentinel._newest = sentinel.weights.newest
         sentinel._under_way.scaler_skips = False
-        if not clipped and self._rows.take(optimizer, loss, norm):
-            if sentinel.early.passed:
-                sentinel.early.passed.clear()
+        early = sentinel.early
+        before, clip = early.clipping(norm) if clipped else (norm, None)
+        if norm > 0.0 and self._rows.take(optimizer, loss, before, clip):
+            if clipped:
+                early.norm(norm), early.clip()
+            if early.passed:
+                early.passed.clear()
             return
         sentinel._remember(optimizer, loss, norm)
         self._rows.renew(optimizer)

@@ -26,6 +26,7 @@ class Rows:
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
         self._rows: list[CalmStep] = []
+        self._clips: list[float | None] = []
         self._of: Callable[[], Any] = _nobody
         self._place = 0
         self._left = 0
@@ -33,8 +34,11 @@ class Rows:
         self._loss = self._norm = self._rate = -math.inf
         sentinel.teller.history.waiting = self.give
 
-    def take(self, optimizer: Optimizer, loss: float, norm: float) -> bool:
-        """Keep a step for later; False, and nothing, where it is to be told at once."""
+    def take(self, optimizer: Optimizer, loss: float, norm: float, clip: float | None) -> bool:
+        """Keep a step for later; False, and nothing, where it is to be told at once.
+
+        ``norm`` is that of its gradients before the script clipped them to ``clip`` (None: it did not).
+        """
         if not (self._left > len(self._rows) and loss <= self._loss and 0.0 < norm <= self._norm):
             return False
         groups, step = optimizer.param_groups, self._sentinel.clock.step
@@ -45,15 +49,16 @@ class Rows:
         ):  # fmt: skip
             return False
         self._rows.append((step, loss, norm, rate))
+        self._clips.append(clip)
         return True
 
     def give(self) -> None:
         """Tell of all that wait."""
         if not self._rows:
             return
-        rows, self._rows, self._left = self._rows, [], 0
+        (rows, self._rows), (clips, self._clips), self._left = (self._rows, []), (self._clips, []), 0
         history, optimizer = self._sentinel.teller.history, self._of()
-        history.extend([(*row, None, None) for row in rows], self._place)
+        history.extend([(*row, None, None) for row in rows], self._place, clips)
         if optimizer is not None:
             self._sentinel.early.were_calm(optimizer, rows)
 

@@ -17,7 +17,7 @@ from torch import Tensor, strided
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.packed.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note
+from nandiag.runtime.tape.packed.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note, gives_data
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20
@@ -96,7 +96,7 @@ def _of_jots(many: Sequence[Note]) -> list[Tensor]:
 def _references(many: Sequence[Note]) -> list[tuple[Tensor, int]]:
     """Return what calls gave out without gradients, with the references to it but for those by other calls."""
     uses = Counter(_given(many))
-    made = [note[OUTPUT] for note in many if not note[GRAD]]
+    made = [note[OUTPUT] for note in many if gives_data(note)]
     return [(one, sys.getrefcount(one) - uses[id(one)]) for one in made]
 
 

@@ -46,6 +46,11 @@ def consumed(many: Sequence[Note], *, dense: bool) -> set[int] | None:
     return used
 
 
+def gives_data(note: Note) -> bool:
+    """Whether what a call returned may be used in a later step: it has no graph, and is no norm of gradients."""
+    return not note[GRAD] and (note[0] is None or not note[0].in_place)
+
+
 def words_of(note: Note) -> Sequence[Any]:
     """Return what a call was given."""
     return (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]

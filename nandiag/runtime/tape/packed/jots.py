@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
@@ -26,8 +26,9 @@ from nandiag.runtime.memory.packing import HOOKS
 from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
 from nandiag.runtime.tape.packed.consumed import OUTPUT, RETAINS, Note, consumed, words_of
 from nandiag.runtime.tape.packed.descent import forget_consumed
+from nandiag.runtime.tape.packed.nested import FLAT, Nested, in_line
 from nandiag.runtime.tape.packed.shelves import Shelf
-from nandiag.runtime.tape.packed.words import HANDS_ON, PLAIN, Made, is_handed_on
+from nandiag.runtime.tape.packed.words import HANDS_ON, Made, is_handed_on
 from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ _IN_A_ROW = 3
 _MANY = 128
 _IN_VAIN = 16
 _TENSORS = frozenset({Tensor, Parameter})
-_FLAT = PLAIN | {Tensor, Parameter, Size}
 _VERSION, _NONE = repeat("_version"), repeat(None)
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
 _grad_enabled, _any_autocast = torch.is_grad_enabled, any_autocast
@@ -96,11 +96,14 @@ class Jots:
         """Do what :meth:`called` does where that is little, for a plain call of torch; else do nothing."""
         args, kwargs = words
         many, unused, given = self.many, self._unused, (*args, *kwargs.values()) if kwargs else args
-        if (
-            not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST
-            or not _FLAT.issuperset(map(type, given)) or HOOKS or _any_autocast()
-        ):  # fmt: skip
+        if not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST or HOOKS or _any_autocast():
             return False
+        if not FLAT.issuperset(map(type, given)):
+            nested = in_line(function, args, kwargs)
+            if nested is None:
+                return False
+            function, given = nested
+            args, kwargs = given, None
         known = _grad_enabled()
         grad = known and output.requires_grad
         if not grad and not self.may_wait(args, output):
@@ -116,6 +119,18 @@ class Jots:
         many.append(
             (None, function, grad, known, trail(frame), args, kwargs, versions, None, output, self._tape.micro_step)
         )
+        return True
+
+    def clipped(self, function: Any, words: tuple[Any, Any], output: Tensor, frame: FrameType | None) -> bool:
+        """Note a call that writes into the gradients of those that it is given, and nowhere else; False as above."""
+        nested = in_line(function, *words)
+        versions = None if nested is None else versions_of(nested[1], None)
+        if not self.on or self.dense or self.shelves or len(self.many) >= MOST or nested is None or versions is None:
+            return False
+        entry = Entry(CALL, function, grad=False, modes=modes())
+        entry.in_place, entry.trail = True, trail(frame)
+        whole, given = nested
+        self.many.append((entry, whole, False, None, None, given, None, versions, None, output, self._tape.micro_step))
         return True
 
     def use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
@@ -264,6 +279,8 @@ class Jots:
 
     def _put(self, note: Note) -> None:
         entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
+        if type(function) is Nested:
+            function, args, kwargs = function
         if entry is None:
             known = plain_modes(grad=known) if type(known) is bool else known
             entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
@@ -354,7 +371,7 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
     None at all where an argument may be changed behind one's back. Without a loop here, for every call comes by.
     """
     words = (*args, *kwargs.values()) if kwargs else args
-    if not _FLAT.issuperset(map(type, words)):
+    if not FLAT.issuperset(map(type, words)):
         return None
     try:
         return list(map(getattr, words, _VERSION, _NONE))

@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Size, Tensor
+from torch.nn import Parameter
+
+from nandiag.runtime.tape.packed.words import PLAIN
+
+# What stands in a call by itself, and so may lie in a list or tuple of it; beside them parts of an index.
+FLAT = PLAIN | {Tensor, Parameter, Size}
+_WITHIN = FLAT | {slice, type(...)}
+_MOST_WITHIN = 256
+
+
+class Nested(NamedTuple):
+    """A ``function`` with its arguments as it was given them, some in lists or tuples: a note has these in line."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def in_line(function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> tuple[Nested, list[Any]] | None:
+    """Return a call, with its lists as they are now, and its words in line; None where these lie deeper."""
+    words: list[Any] = []
+    own = [_taken(one, words) for one in args]
+    named = {name: _taken(one, words) for name, one in kwargs.items()} if kwargs else {}
+    return (Nested(function, tuple(own), named), words) if _WITHIN.issuperset(map(type, words)) else None
+
+
+def _taken(one: Any, words: list[Any]) -> Any:
+    kind = type(one)
+    if (kind is not tuple and kind is not list) or len(one) > _MOST_WITHIN:
+        words.append(one)  # which is no word where it has too many
+        return one
+    words += one
+    return one if kind is tuple else one[:]
 
 
 def tensors_in(thing: Any, found: list[Tensor] | None = None) -> list[Tensor]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from nandiag.runtime.births.known import CLIPS
 from nandiag.runtime.guard import guarded, safely
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tracebacks import pass_on
@@ -150,4 +152,8 @@ def _pulling(
 @guarded("window")
 def tape_one(capture: Capture, function: Any, words: tuple[Any, Any], output: Any) -> None:
     """Put a call that is over on the tape, of ``words`` (positional, by name), called by the wrap of what is taped."""
-    capture.window.tape_call(function, words, output, sys._getframe(WRAPPED))
+    frame, clips = sys._getframe(WRAPPED), getattr(function, "__name__", None) in CLIPS
+    # Of a list of weights nothing but their gradients is written.
+    alone = clips and type(output) is Tensor and words[0] and type(words[0][0]) is list
+    if not (alone and capture.tape.jots.clipped(function, words, output, frame)):
+        capture.window.tape_call(function, words, output, frame)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import repeat
 
 import torch
 
@@ -34,9 +33,9 @@ class Ring:
         self.waiting()
         self._rows.append((row, self.place(optimizer), clip))
 
-    def extend(self, rows: Iterable[Row], place: int) -> None:
-        """Append steps of the optimizer with that ``place``, whose gradients nobody has clipped."""
-        self._rows.extend(zip(rows, repeat(place), repeat(None)))
+    def extend(self, rows: Sequence[Row], place: int, clips: Sequence[float | None]) -> None:
+        """Append steps of the optimizer with that ``place``, each with what its gradients were clipped to."""
+        self._rows.extend(zip(rows, [place] * len(rows), clips, strict=True))
 
     def place(self, optimizer: object) -> int:
         """Return which ``optimizer`` it is, in the order in which they made their first steps."""

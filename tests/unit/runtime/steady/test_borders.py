@@ -99,6 +99,34 @@ def test_the_numbers_are_those_of_the_sentinel(work, plainly, monkeypatch):
     assert told == pytest.approx(norms, rel=1e-5)
 
 
+def test_steps_of_which_the_gradients_are_clipped_are_plain(work, plainly):
+    torch.manual_seed(1)
+    worker = work()
+    loop = Loop()
+    norms = []
+
+    def clipped():
+        norms.append(float(nn.utils.clip_grad_norm_(loop.model.parameters(), 1e-2)))
+
+    loop(2 * WARM, between=clipped)
+    history = worker.sentinel.teller.history.event()
+    assert plainly["begins"] == plainly["ended"] > 50
+    assert history.grad_norm == pytest.approx(norms, rel=1e-5)  # those that were clipped
+    assert history.clip == (1e-2,) * (2 * WARM)
+    assert list(history.step) == list(range(2 * WARM))
+
+
+def test_of_steps_that_are_clipped_most_wait_to_be_told(work, plainly, monkeypatch):
+    worker = work()
+    loop, told = Loop(), []
+    clip = lambda: nn.utils.clip_grad_norm_(loop.model.parameters(), 1e-2)  # noqa: E731
+    loop(WARM, between=clip)
+    remember = worker.sentinel._remember
+    monkeypatch.setattr(worker.sentinel, "_remember", lambda *words: told.append(remember(*words)))
+    loop(50, between=clip)
+    assert len(told) < 15
+
+
 def spoilt_gradient(loop):
     next(loop.model.parameters()).grad[0, 0] = math.inf
 
