@@ -88,6 +88,10 @@ class Frozen:
         """Return 0-d tensors that are finite only if all that were written to since the last call are."""
         return self._vectors.norms(self.changed())
 
+    def doubt(self) -> None:
+        """Take all for written to."""
+        self._version.clear()
+
     def changed(self) -> list[Tensor]:
         """Return those written to since the last call."""
         always, silent = self._always, self._silent

@@ -233,9 +233,11 @@ class Assured:
 
     def _trust(self, optimizer: Optimizer) -> None:
         weights = parameters(optimizer)
-        if not _fits(optimizer, weights) or is_hooked():
+        all_of_it = [*weights, *_state(optimizer)]
+        if not _fits(optimizer, all_of_it) or is_hooked():
             self._in_vain = _IN_VAIN
             return
+        self._capture.window.trusted = _memory_of(all_of_it)
         self._sparse = any(map(_is_sparse, weights))
         size = sum(map(Tensor.numel, weights)) if _are_alike(weights) else MOST + 1
         self._addresses = list(map(_address, weights)) if size <= _FEW else []
@@ -282,10 +284,19 @@ def _are_plain(number: Any, *shares: Any) -> bool:
     return all(type(one) in {float, int} and 0.0 <= one <= _HIGHEST for one in numbers) and max(shares) <= 1.0
 
 
-def _fits(optimizer: Optimizer, weights: Sequence[Tensor]) -> bool:
+def _memory_of(tensors: Sequence[Tensor]) -> frozenset[int]:
+    """Return where their memory lies; nothing where one has none of its own, as sparse ones."""
+    dense = all(one.layout is torch.strided for one in tensors)
+    return frozenset(one.untyped_storage().data_ptr() for one in tensors) if dense else frozenset()
+
+
+def _state(optimizer: Optimizer) -> list[Tensor]:
+    return [one for kept in optimizer.state.values() for one in kept.values() if isinstance(one, Tensor)]
+
+
+def _fits(optimizer: Optimizer, all_of_it: Sequence[Tensor]) -> bool:
     """Whether weights and state are plain tensors of wide range, and the update is torch's own."""
-    state = [one for kept in optimizer.state.values() for one in kept.values() if isinstance(one, Tensor)]
-    plain = all(type(one) in _TYPES and one.dtype in _DTYPES for one in (*weights, *state))
+    plain = all(type(one) in _TYPES and one.dtype in _DTYPES for one in all_of_it)
     return plain and getattr(type(optimizer).step, "__module__", "").startswith("torch.optim.")
 
 

@@ -1,7 +1,7 @@
 """The two borders of a plain short step: the same looks as the sentinel's, by few calls (worker).
 
-A step of a few hundred microseconds feels each call that is made in it, and nearly all such steps are alike: one loss,
-one optimizer of torch's own whose weights are few, one thread, one rank, all finite. Whatever is otherwise, or not
+A step of a few hundred microseconds feels each call that is made in it, and nearly all such steps are alike: few
+losses, one optimizer of torch's own whose weights are few, one thread, one rank, all finite. Whatever is otherwise, or not
 known, is left to the sentinel: nothing is changed here before all that was looked at is known to be well.
 """
 
@@ -23,6 +23,7 @@ from nandiag.runtime.steady.rows import Rows
 from nandiag.runtime.tape.state import capturing
 
 if TYPE_CHECKING:
+    from nandiag.runtime.look.losses import Loss
     from nandiag.runtime.look.weights import Optimizer
     from nandiag.runtime.steady.trained import Trained
     from nandiag.runtime.watch.sentinel import Sentinel
@@ -39,6 +40,8 @@ _group: Any = dist.GroupMember if dist.is_available() else _NoGroup
 _finite = math.isfinite
 # begins() is called by a guarded hook, that by torch's wrapper of step().
 _HOOK_DEPTH = 3
+# So many micro-batches are looked at one by one.
+_LOSSES = 8
 # Steps at which the sentinel takes stock of all modules.
 STOCK = frozenset({10, 100, 1000})
 
@@ -71,14 +74,16 @@ class Borders:
         if not known.is_same(optimizer) and not self._is_told_else(optimizer, known):
             return False
         pending = sentinel.losses.pending
-        if len(pending) != 1:
+        if (
+            not 0 < len(pending) <= _LOSSES
+            or not all(map(_is_one, pending))
+            or (norm := known.gradients_norm()) is None
+        ):
             return False
-        value, _, exact, scaled, _ = pending[0]
-        if scaled or not (exact and value.is_cpu) or (norm := known.gradients_norm()) is None:
-            return False
-        loss = value.item()
+        loss = pending[0].value.item() if len(pending) == 1 else sum(one.value.item() for one in pending) / len(pending)
         waits = bool(sentinel.early.tensors)
-        self._within = _finite(loss + norm) and (not waits or self._hears()) and sentinel.assured.begins_plainly(norm)
+        well = _finite(loss + norm) and (not waits or self._hears()) and self._are_frozen_well()
+        self._within = well and sentinel.assured.begins_plainly(norm)
         if self._within:
             self._looked(optimizer, loss, norm, clipped=waits and sentinel.early.clips)
             sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
@@ -93,6 +98,14 @@ class Borders:
         early.waiting()
         early.read(values)
         return True
+
+    def _are_frozen_well(self) -> bool:
+        """Whether what nobody trains is finite; what is not is for the sentinel to find again."""
+        frozen = self._sentinel.weights._frozen
+        if not frozen.places or _finite(sum(read(frozen.norms()))):
+            return True
+        frozen.doubt()
+        return False
 
     def _is_kept(self) -> bool:
         """Look at what the loop keeps for a later step, in its turn; returns whether any of it is bad."""
@@ -111,7 +124,7 @@ class Borders:
         return True
 
     def _is_usual(self, optimizer: Optimizer) -> bool:
-        """Whether there is nothing to look at but one loss and gradients, and nobody to agree with."""
+        """Whether there is nothing to look at but losses and gradients, and nobody to agree with."""
         sentinel = self._sentinel
         weights, capture, refusal = sentinel.weights, sentinel.capture, sentinel.last.refusal
         return not (
@@ -125,7 +138,6 @@ class Borders:
             or capture.off
             or capture.births is None
             or capturing()
-            or weights._frozen.places
             or weights._excused
             or weights._masked
             or sentinel._waiting
@@ -183,3 +195,8 @@ class Borders:
         sentinel = self._sentinel
         hides = bool(sentinel._under_way._hidden)
         return sentinel.capture.off or capturing() or len(sentinel.nesting._frames) != 1 or hides or sentinel.judge.lost
+
+
+def _is_one(loss: Loss) -> bool:
+    """Whether it is a plain number on the host."""
+    return loss.exact and not loss.scaled and loss.value.is_cpu

@@ -45,6 +45,7 @@ _ARRAYS = frozenset({"numpy", "__array__"})
 _SMALL, _SMALL_DATA = 1 << 14, 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
+_TENSORS = frozenset({Tensor, nn.Parameter})
 _KINDS = (Tensor, tuple, list, float, int)
 _MOST_NUMBERS = 8
 _MOST_EXPOSED = 64
@@ -81,6 +82,7 @@ class Follower(Protocol):
 class Window(Beneath):
     """Tapes calls while it is open; ``calls`` counts them, for the budget; once ``shut`` it opens no more.
 
+    ``writes``: how often the loop wrote, where memory is ``trusted`` into any of that alone.
     ``asks``: how often the script asked something of numbers that no gradient goes through, outside of its forwards.
     ``numbers`` are those that the script read off tensors in this step and that are not finite, each with its tensor
     and what made that; ``stored`` is what is not finite of what it laid into memory that lives on, each with a key of
@@ -94,6 +96,7 @@ class Window(Beneath):
         self.calls = self.writes = self.asks = 0
         self.beside_in = -1
         self._makers: set[int] = set()
+        self.trusted: frozenset[int] = frozenset()
         self.numbers: deque[tuple[float, Tensor, Entry]] = deque(maxlen=_MOST_NUMBERS)
         self.stored: list[tuple[int, Tensor]] = []
         self.handed_out = HandedOut()
@@ -234,7 +237,8 @@ class Window(Beneath):
         if what.moves and (self.tape.jots.many or self.tape.jots.shelves):
             writes = what.in_place or not what.mutates
             self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
-        self.writes += what.in_place
+        if what.in_place:
+            self.writes += not self.trusted or self._may_write_there(args[0] if args else None)
         if what.gives_data:
             return None, self.moved.gives(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
@@ -288,6 +292,10 @@ class Window(Beneath):
             return None
         with quiet():
             return (base, base.clone()) if all_there([base]) else None
+
+    def _may_write_there(self, target: Any) -> bool:
+        plain = type(target) in _TENSORS and target.layout is torch.strided
+        return not plain or target.untyped_storage().data_ptr() in self.trusted
 
     def _written(self, target: Any) -> Sequence[Tensor]:
         """Return what is written into with ``target``, where a call made it: what uses it now needs the write."""

@@ -1,5 +1,6 @@
 """Plain short steps have their borders looked at by few calls, and nothing that goes wrong in one is missed for it."""
 
+import copy
 import gc
 import math
 from collections import Counter
@@ -164,10 +165,6 @@ def test_weights_that_an_update_spoils_are_told_in_its_step(work, plainly, sizes
     assert worker.sentinel.judge.finite_after == WARM - 1
 
 
-def two_backwards(loop, worker):
-    (loop.model(loop.x).sum() * 0.1).backward()
-
-
 def by_an_inner_optimizer(loop, worker):
     torch.optim.SGD(loop.model.parameters(), lr=0.0).step()
 
@@ -186,7 +183,7 @@ def with_a_bad_number_that_waits(loop, worker):
     worker.sentinel.early._warner.reads.later([torch.tensor(math.inf)], lambda values: None)
 
 
-OTHERWISE = [two_backwards, by_an_inner_optimizer, without_a_gradient, with_a_bad_number_that_waits]
+OTHERWISE = [by_an_inner_optimizer, without_a_gradient, with_a_bad_number_that_waits]
 
 
 @pytest.mark.parametrize("what", OTHERWISE)
@@ -201,6 +198,97 @@ def test_a_step_that_is_otherwise_is_the_sentinels(what, work, plainly):
     assert worker.events(ProbeDark) == []
     loop(WARM)
     assert plainly["begins"] > before + 10
+
+
+def test_a_step_of_two_losses_is_plain_and_their_mean_is_told(work, plainly):
+    worker = work()
+    loop, means = Loop(), []
+
+    def again():
+        second = loop.model(loop.x).sum() * 0.1
+        second.backward()
+        means.append((second.item() + loop.model(loop.x).square().mean().item()) / 2)
+
+    loop(WARM, between=again)
+    before = plainly["begins"]
+    loop(20, between=again)
+    assert plainly["begins"] == before + 20
+    assert worker.sentinel.teller.history.event().loss[-20:] == pytest.approx(means[-20:])
+
+
+def test_a_second_loss_that_goes_bad_is_told_in_its_step(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Loop()
+
+    def again():
+        factor = math.nan if loop.made == WARM + 3 else 0.1
+        (loop.model(loop.x).sum() * factor).backward()
+
+    loop(WARM + 4, between=again)
+    assert {(harm.what, harm.step) for harm in worker.harms} >= {("loss", WARM + 3), ("gradient", WARM + 3)}
+
+
+def test_large_gradients_are_plain_in_float32(work, plainly):
+    worker = work()
+    loop = Loop()
+    loop(WARM, factor=1e7)
+    before = plainly["begins"]
+    loop(20, factor=1e7)
+    assert max(worker.sentinel.teller.history.event().grad_norm[-20:]) > 100.0
+    assert plainly["begins"] == before + 20
+
+
+class Normed(Loop):
+    """Trains a model with running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.insert(1, nn.BatchNorm1d(8))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+
+def test_statistics_that_each_forward_writes_are_looked_at_on_the_way(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Normed()
+    loop(WARM)
+    before = plainly["begins"]
+    loop(20)
+    assert plainly["begins"] == before + 20
+    loop(between=lambda: loop.model[1].running_var.mul_(math.inf))
+    assert plainly["begins"] == before + 20
+    assert ("buffer", WARM + 20) in {(harm.what, harm.step) for harm in worker.harms}
+
+
+def averaged(loop, teacher):
+    with torch.no_grad():
+        for one, other in zip(teacher.parameters(), loop.model.parameters(), strict=True):
+            one.lerp_(other, 0.1)
+
+
+def test_what_is_written_elsewhere_takes_no_trust_away(work, plainly):
+    work()
+    loop = Loop()
+    teacher = copy.deepcopy(loop.model)
+    for _ in range(WARM):
+        loop()
+        averaged(loop, teacher)
+    before = plainly["begins"]
+    for _ in range(20):
+        loop()
+        averaged(loop, teacher)
+    assert plainly["begins"] == before + 20
+
+
+@pytest.mark.parametrize("through", ["view", "data"])
+def test_state_that_the_loop_writes_into_is_looked_at(through, work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Loop()
+    loop(WARM)
+    state = loop.optimizer.state[loop.model[0].bias]["exp_avg_sq"]
+    before = plainly["begins"]
+    loop(between=lambda: (state[:2] if through == "view" else state.data).fill_(math.inf))
+    assert plainly["begins"] == before
+    assert ("optimizer_state", WARM) in {(harm.what, harm.step) for harm in worker.harms}
 
 
 def test_numbers_that_wait_are_read_on_the_way(work, plainly):
