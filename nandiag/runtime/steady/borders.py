@@ -1,8 +1,8 @@
 """The two borders of a plain short step: the same looks as the sentinel's, by few calls (worker).
 
 A step of a few hundred microseconds feels each call that is made in it, and nearly all such steps are alike: few
-losses, one optimizer of torch's own whose weights are few, one thread, one rank, all finite. Whatever is otherwise, or not
-known, is left to the sentinel: nothing is changed here before all that was looked at is known to be well.
+losses, one optimizer of torch's own whose weights are few, one thread, one rank, all finite. Whatever is otherwise,
+or not known, is left to the sentinel: nothing is changed here before all that was looked at is known to be well.
 """
 
 from __future__ import annotations
