@@ -1,10 +1,10 @@
 """Updates that leave the optimizer's state finite for certain, so that only the weights are looked at (worker).
 
-What SGD, Adam and AdamW of torch's own add to their state is bounded by the gradients' norm, which is read before it,
+What SGD, Adam, AdamW and RMSprop of torch's own add to their state is bounded by the gradients' norm, read before it,
 and by that of the weights, which is read after each update: anything may write into weights, and in ways that nobody
-sees. From one look at all weights and state, bounds of the state are carried on from step to step; as long as they stay
-far below what a float32 holds, nothing that the update computes of it can overflow (the rules are in torch's
-documentation of the three, and in Kingma and Ba, 2015). What may write into state as well ends it: a call in the
+sees. From one look at all weights and state, bounds of the state are carried on from step to step; as long as they
+stay far below what a float32 holds, nothing that the update computes of it can overflow (the rules are in torch's
+documentation of the four, and in Kingma and Ba, 2015). What may write into state as well ends it: a call in the
 script's loop that writes, state that is loaded, a hook of the script's on the update. State that is written in other
 ways spoils weights, or is seen by the next look at all of it.
 """
@@ -27,7 +27,7 @@ from nandiag.runtime.look.finite import norms
 from nandiag.runtime.look.sight import Sight
 from nandiag.runtime.look.weights import Weights, parameters
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.steady.trained import Trained
+from nandiag.runtime.steady.trained import Trained, averages_squares
 from nandiag.runtime.steady.vectors import MOST, Vectors
 from nandiag.runtime.tape.capture import Capture
 
@@ -48,7 +48,7 @@ _IN_VAIN = 8
 _FEW = 1 << 16
 _DTYPES = frozenset({torch.float32, torch.float64})
 _TYPES = frozenset({Tensor, torch.nn.Parameter})
-_KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW})
+_KINDS = frozenset({torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop})
 _on_host, _address = attrgetter("is_cpu"), Tensor.data_ptr
 _side_by_side, _norm = torch._C._nn.flatten_dense_tensors, torch.linalg.vector_norm
 _pre_hooks, _post_hooks = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks
@@ -69,7 +69,7 @@ class Bounds(NamedTuple):
         first, second = self
         # The norm is rounded, and squares of what is very small are 0 in it.
         gradient = 2.0 * norm + 1e-18 + (0.0 if decoupled else group["weight_decay"] * weight)
-        if "betas" in group:
+        if averages_squares(group):
             return Bounds(first + gradient, second + gradient * gradient)
         return Bounds(first + (1.0 + abs(group["dampening"])) * gradient, second)
 
@@ -272,9 +272,12 @@ def is_hooked() -> bool:
 
 def is_plain(group: dict[str, Any]) -> bool:
     """Whether the numbers of a group are such that the bounds hold; they may be set anew in each step."""
-    betas = group.get("betas")
+    betas, alpha = group.get("betas"), group.get("alpha")
     if betas:
         return _are_plain(group["weight_decay"], *betas)
+    if alpha is not None:
+        # Of its momentum's sums each is at most 1 / sqrt(1 - alpha), far below the room; of a rounded variance anything.
+        return _are_plain(group["weight_decay"], alpha, group["momentum"]) and alpha < 1.0 and not group["centered"]
     return _are_plain(group["weight_decay"], group["momentum"]) and _are_plain(abs(group["dampening"]), 0.0)
 
 

@@ -75,7 +75,7 @@ class Trained:
         decays = [0.0 if own or one.get("decoupled_weight_decay") else one["weight_decay"] for one in groups]
         self.decay = float(max(decays))
         self.first = float(sum(1.0 + abs(one.get("dampening", 0.0)) for one in groups))
-        self.second = float(sum("betas" in one for one in groups))
+        self.second = float(sum(map(averages_squares, groups)))
         return True
 
     def gradients_norm(self) -> float | None:
@@ -98,6 +98,11 @@ class Trained:
     def let_go(self) -> None:
         """Whose they were is gone."""
         self._ids, self._weights, self._lie = [0], [], ([0], [])
+
+
+def averages_squares(group: dict[str, Any]) -> bool:
+    """Whether the optimizer of ``group`` keeps averages of squared gradients, as Adam does, and RMSprop."""
+    return "betas" in group or "alpha" in group
 
 
 def _norm_of_joined(vectors: list[Tensor]) -> float:

@@ -10,6 +10,7 @@ from weakref import ref as reference
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from nandiag.runtime.frames import scripted, trail
 from nandiag.runtime.frames.compiled import leave_ours_alone
@@ -46,6 +47,9 @@ def install(capture: Capture) -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(torch.nn.utils, name)
         setattr(torch.nn.utils, name, as_one_call(capture, original))
+    # It reads each gradient several times: of a model with some dozens of weights the loop was taped in part for it.
+    unscale = GradScaler._unscale_grads_
+    GradScaler._unscale_grads_ = as_one_call(capture, unscale)  # type: ignore[method-assign]
 
 
 def begins_early(capture: Capture) -> Callable[[Any, tuple[Any, Any], Any, Any], None]:

@@ -70,7 +70,7 @@ def plainly(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
 def test_most_steps_are_plain_and_tell_the_same(kind, work, plainly, sizes):
     worker = work()
     Loop(kind)(2 * WARM)

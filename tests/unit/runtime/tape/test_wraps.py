@@ -66,3 +66,26 @@ def test_a_window_that_fails_is_the_scripts_affair_nowhere(name, work, monkeypat
             optimizer.step()
             rate.step()
     assert worker.events(ProbeDark)
+
+
+def test_a_scalers_look_at_gradients_is_one_call_however_many_there_are(work):
+    capture = work().capture
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40)))
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu", init_scale=4.0)
+    calls = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()
+        before = capture.window.calls
+        scaler.unscale_(optimizer)
+        calls.append(capture.window.calls - before)
+        scaler.step(optimizer)
+        scaler.update()
+    assert max(calls) < 10
+    assert not capture.narrow
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    (entry,) = (one for one in capture.tape.entries if one.name == "_unscale_grads_")
+    assert entry.in_place
+    assert entry.frames[0].code.co_name == "test_a_scalers_look_at_gradients_is_one_call_however_many_there_are"
