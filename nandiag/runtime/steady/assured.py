@@ -276,7 +276,7 @@ def is_plain(group: dict[str, Any]) -> bool:
     if betas:
         return _are_plain(group["weight_decay"], *betas)
     if alpha is not None:
-        # Of its momentum's sums each is at most 1 / sqrt(1 - alpha), far below the room; of a rounded variance anything.
+        # A sum of its momentum is far below the room, for 1 / sqrt(1 - alpha) is; of a rounded variance it is not.
         return _are_plain(group["weight_decay"], alpha, group["momentum"]) and alpha < 1.0 and not group["centered"]
     return _are_plain(group["weight_decay"], group["momentum"]) and _are_plain(abs(group["dampening"]), 0.0)
 
