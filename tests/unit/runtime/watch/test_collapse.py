@@ -107,7 +107,7 @@ def test_skips_above_the_usual_start_are_a_search_and_count_for_no_collapse(work
     with pytest.raises(AnomalyStop, match="no update was made in 40 steps in a row"):
         skip_all(60, init_scale=2.0**36)
     skips = worker.events(Skipped)
-    assert [one.scale for one in skips if one.collapsed][0] == 0.5
+    assert next(one.scale for one in skips if one.collapsed) == 0.5
     assert [one.hopeless for one in skips] == [False] * 39 + [True]
 
 
