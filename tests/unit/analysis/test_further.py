@@ -212,6 +212,22 @@ def test_the_gradient_of_the_op_that_is_mended_is_no_further_place(by_hand, same
     assert any("line 54" in each for each in told.evidence) is not same
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_gradient_that_the_infinity_of_the_origin_was_multiplied_into_breaks_nothing_behind_its_mend(
+    by_hand, arrived
+):
+    minus = by_hand.fact(shape=(64, 6), neginf=2, max=-0.9)
+    origin = look(by_hand, "entropy = -(probs * logp).sum()", "probs * logp", 27, op="mul",
+                  inputs=(by_hand.fact(zeros=2), minus), outputs=(by_hand.fact(nan=2),))  # fmt: skip
+    gradient = by_hand.fact(shape=(64, 6), neginf=2, max=-1e-4) if arrived else by_hand.fact(zeros=2)
+    then = look(by_hand, "probs = logp.exp()", "logp.exp()", 24, op="mul",
+                inputs=(gradient, by_hand.fact(zeros=2) if arrived else minus), outputs=(by_hand.fact(nan=2),),
+                at={"node": "ExpBackward0", "forward_op": "aten.exp.default"})  # fmt: skip
+    seen = verdict(by_hand, origin, replace(then, phase="backward"))
+    texts = (*seen.evidence, *(one.text for one in seen.suggestions))
+    assert any("ine 24" in text for text in texts) is not arrived
+
+
 @pytest.mark.parametrize("fed", [True, False])
 def test_what_another_rank_had_sent_before_the_mend_breaks_nothing_behind_it(by_hand, fed):
     odd = look(by_hand, "y = x * scale", "x * scale", 21, op="mul")

@@ -138,7 +138,7 @@ def _taken(word: Word) -> Tensor | None:
 
 def _index(entry: Entry) -> Any:
     """Return the index by which a call picked rows, ``None`` where there is none, or it is not known."""
-    args = entry.args or ()
+    args: Any = entry.args or ()
     if entry.name == "__getitem__" and len(args) == 2:
         return _plain(args[1])
     if entry.name == "index_select" and len(args) == 3 and args[1] == 0:
