@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.early.data.handed import handed_in
 from nandiag.runtime.early.data.rows import word_at
 from nandiag.runtime.early.data.samples import channels_of, data_of, is_computed, is_mask, name_of, sample_of
 from nandiag.runtime.early.data.sizes import Sizes, Spread
@@ -219,6 +220,7 @@ class Inputs:
             facts["aside"], self._as_before[step] = before.aside, False
         if data is not None:
             facts.update(sample_of(data, word, self._capture.batches, before.largest))
+        facts.update(handed_in(entry, batch.path[1]))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
 

@@ -147,6 +147,33 @@ def test_where_rows_may_be_others_none_is_told(work, make):
     assert [one.facts.get("sample") for one in told] == [None]
 
 
+def of_dict(model, batch):
+    return model(**batch)
+
+
+CALLED = {
+    "images": lambda model, images, texts: model(images, texts),
+    "images[:]": lambda model, images, texts: model(text=texts, image=images[:]),
+    "batch['image']": lambda model, images, texts: of_dict(model, {"image": images, "text": texts}),
+    None: lambda model, images, texts: model(*[images, texts]),
+}
+
+
+@pytest.mark.parametrize("given", CALLED)
+def test_what_the_script_hands_in_is_told_as_it_stands_there(work, given):
+    worker = work()
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for images in with_outlier(80, 70):
+        worker.capture.step_seconds = 1.0
+        CALLED[given](model, images, torch.randn(8, 3)).square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (found,) = outliers(worker)
+    assert found.facts.get("given") == given
+    assert ("call" in found.facts) is (given is not None)
+
+
 NATURAL = {
     "tokens": lambda step: torch.randint(0, 49_000 if step > 90 else 3, (8, 6)),
     "mask": lambda step: torch.where(torch.rand(8, 6) < (0.0 if step < 90 else 0.5), -1e9, 0.0),
