@@ -210,7 +210,8 @@ class Skipped:
     ``weights drawn anew``: it made the updates, and gave up the weights of each on being told of its loss;
     ``searched point``: losses of points that a line search evaluated, and has found back from.
     ``last``: no update was made behind it any more, and ``every``: nor did the script find any loss good since then.
-    ``optimizer``: whose it was, by the numbers of :class:`History`, which had made ``updates`` by then.
+    ``optimizer``: whose it was, by the numbers of :class:`History`, which had made ``updates`` by then. ``high``: how
+    many ``in_a_row`` were at a scale above the usual start.
     """
 
     step: int
@@ -225,13 +226,11 @@ class Skipped:
     every: bool = False
     optimizer: int | None = None
     updates: int | None = None
+    high: int = 0
 
     @property
     def collapsed(self) -> bool:
-        """Whether this skip shows that a scale has collapsed: it is below 1, or too many steps in a row were left out.
-
-        A search that begins at a very high scale may go on for long, but not below what most models need.
-        """
+        """Whether this skip shows that a scale has collapsed: it is below 1, or too many in a row were not ``high``."""
         if self.by != "scaler":
             return False
         return self.hopeless or (self.scale is not None and self.scale < LOWEST_SCALE)
@@ -239,7 +238,7 @@ class Skipped:
     @property
     def hopeless(self) -> bool:
         """Whether so many updates in a row were left out that no scale will help: what is scaled is bad by itself."""
-        many = self.in_a_row >= MANY_IN_A_ROW and (self.scale is None or self.scale <= HIGH_SCALE)
+        many = self.in_a_row - self.high >= MANY_IN_A_ROW and (self.scale is None or self.scale <= HIGH_SCALE)
         return self.by == "scaler" and many
 
 

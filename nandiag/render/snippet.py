@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from nandiag.render.text import LONGEST, clean_line
 
 CUT = "..."
+_LEAST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Snippet:
 
 
 def snippet(source: str, column: tuple[int, int] | None, width: int) -> Snippet:
-    """Return the line without its indent, cut so that it fits ``width`` cells and shows the expression's beginning."""
+    """Return the line without its indent, cut so that it fits ``width`` cells and shows the expression's ends."""
     line = clean_line(source[:LONGEST].rstrip("\r\n")).rstrip()
     indent = len(line) - len(line.lstrip())
     line = line[indent:]
@@ -31,11 +32,24 @@ def snippet(source: str, column: tuple[int, int] | None, width: int) -> Snippet:
         line = CUT + line[skip:] if skip else line
         shift = skip - len(CUT) if skip else 0
         first, last = first - shift, last - shift
+        line, last = _ends(line, first, last, width)
     shown = _fit(line[: 4 * width], width)
     start = cell_len(line[:first])
     # What stands in the place of the rest is no part of the expression.
     end = cell_len(shown) - (len(CUT) if shown != line else 0)
     return Snippet(shown, start, max(min(cell_len(line[first:last]), end - start), 0))
+
+
+def _ends(line: str, first: int, last: int, width: int) -> tuple[str, int]:
+    """Return the line with the middle of an expression that is too long left out: what broke it often stands last."""
+    rest = CUT if last < len(line) else ""
+    room = width - cell_len(line[:first]) - len(CUT) - len(rest)
+    if cell_len(line[:last]) + len(rest) <= width or room < _LEAST:
+        return line, last
+    begin = _fit(line[first:last][: 4 * width], room - room // 2 + len(CUT))
+    end = _fit(line[first:last][: -4 * width - 1 : -1], room // 2 + len(CUT))[: -len(CUT)][::-1]
+    shown = f"{line[:first]}{begin}{end}"
+    return shown + rest, len(shown)
 
 
 def _clamp(column: tuple[int, int] | None, indent: int, length: int) -> tuple[int, int]:

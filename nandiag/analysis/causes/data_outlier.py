@@ -14,6 +14,7 @@ from nandiag.analysis.causes.init_scale import new_weights
 from nandiag.analysis.causes.mends import states
 from nandiag.analysis.causes.mends.counts import positions
 from nandiag.analysis.causes.mends.exponentials import decays, overflowing, recurrences
+from nandiag.analysis.causes.mends.limits import batches
 from nandiag.analysis.causes.mends.logarithms import signs
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.causes.targets_far import beyond, by_exponential
@@ -258,7 +259,7 @@ def _is_near(warned: Warned, step: int) -> bool:
 def _of_length(facts: Facts, warned: Warned) -> Cause:
     now, before = shape_of(warned, "shape"), shape_of(warned, "longest")
     grown = [index for index, pair in enumerate(zip(now, before, strict=False)) if pair[0] > pair[1]]
-    name = _name(warned)
+    name = batches.name_of(warned)
     weight = states.by_a_weight(facts)
     cut = f"{name} = {name}[{':, ' * grown[0]}:{before[grown[0]]}]" if len(now) == len(before) and grown else None
     return Cause(
@@ -304,29 +305,25 @@ def _of_a_sign(warned: Warned, known: str | None) -> Suggestion:
     """Say to mend the batch that went below zero where none before did: clipped by its size it would stay there."""
     whose = "All of the batch is" if _is_all_of_it(warned) else f"{known or 'A sample of it'} is"
     return Suggestion(
-        f"{whose} unlike those before, and goes into this: look at what {_name(warned)} holds there (a number that "
-        "stands for what is missing, another unit), and mend it, or leave it out, while loading."
+        f"{whose} unlike those before, and goes into this: look at what {batches.name_of(warned)} holds there (a "
+        "number that stands for what is missing, another unit), and mend it, or leave it out, while loading."
     )
 
 
-def _clipped(facts: Facts, step: int) -> str | None:
-    """Return the lines that clip all of the batch that was unlike the others to about twice what those before held.
+def _clipped(facts: Facts, step: int) -> Suggestion | None:
+    """Suggest to clip all of the batch that was unlike the others to about twice what those before held.
 
     What is left as it is breaks the step as well.
     """
     bounds: dict[str, float] = {}
+    call = ""
     for warned in facts.warned:
         largest = words.as_number(warned.facts.get("largest"))
         if (warned.slug, warned.step) == ("batch_outlier", step) and largest:
-            name = _name(warned)
+            name = batches.given(warned) or batches.name_of(warned)
             bounds[name] = max(2 * largest, bounds.get(name, 0.0))
-    return "\n".join(f"{name} = {name}.clamp(-{most}, {most})" for name, most in _rounded(bounds)) or None
-
-
-_CLIP = (
-    "Or clip all of the batch, in a line of its own between the one that hands it out and the call of the model, to "
-    "twice what those before held."
-)
+            call = str(warned.facts.get("call") or call)
+    return batches.clip(dict(_rounded(bounds)), call)
 
 
 def _rounded(bounds: dict[str, float]) -> list[tuple[str, str]]:
@@ -339,22 +336,14 @@ def _up(bound: float) -> float:
     return float(f"{math.ceil(bound / 10.0**unit - 1e-9)}e{unit}")
 
 
-def _name(warned: Warned) -> str:
-    """Return what the script calls it: a container of torch's calls what it is given input, and the script does not."""
-    return warned.name if warned.name is not None and warned.name.isidentifier() and warned.name != "input" else "x"
-
-
-def _of(text: str, step: int, sample: str | None = None, clipped: str | None = None) -> Cause:
+def _of(text: str, step: int, sample: str | None = None, clipped: Suggestion | None = None) -> Cause:
     look = f"the batch of step {step} for values far from the others" if sample is None else f"{sample}"
     return Cause(
         slug="data_outlier",
         evidence=(text,),
         suggestions=(Suggestion(f"Look at {look}, and drop or clip such values while loading."), _NORMALISE)
         if clipped is None
-        else (
-            Suggestion(f"Look at {look}, and drop, mend or clip such values while loading."),
-            Suggestion(_CLIP, clipped),
-        ),
+        else (replace(clipped, text=f"Look at {look}, and drop or mend such values while loading. {clipped.text}"),),
         strength=POSSIBLE,
         story=True,
     )

@@ -212,18 +212,22 @@ def _unrooted(node: ast.expr) -> ast.expr:
     return fitting.target(node, "sqrt") or node
 
 
+_DIVIDE = "Divide a sum by a count that is at least 1."
+_GUARD = "Where all targets are left out, take 0 for the loss, with a gradient of 0."
+
+
 def _no_target(facts: Facts) -> Cause:
     ignored = facts.number("arg4")
+    index = "-100" if ignored is None else words.number(ignored)
+    code = fitting.summed(facts.origin, index)
+    guarded = means.unless_ignored(facts.origin, index) if code is None else None
+    code = code or guarded or f"F.cross_entropy(z, y, reduction='sum') / (y != {index}).sum().clamp_min(1)"
     what = "the ignore_index" if ignored is None else f"{words.number(ignored)}, the ignore_index"
     return Cause(
         slug="empty_reduction",
         evidence=(f"all targets are {what}, or weigh 0; the mean over none of them is 0/0",),
         suggestions=(
-            Suggestion(
-                "Divide a sum by a count that is at least 1.",
-                fitting.summed(facts.origin, "-100" if ignored is None else words.number(ignored))
-                or "F.cross_entropy(z, y, reduction='sum') / (y != -100).sum().clamp_min(1)",
-            ),
+            Suggestion(_DIVIDE if guarded is None else _GUARD, code),
             Suggestion("Or leave samples out whose targets are all ignored."),
         ),
     )

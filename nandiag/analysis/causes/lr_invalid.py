@@ -89,8 +89,12 @@ def _ended(facts: Facts, lines: Sequence[object]) -> Suggestion | None:
         return None
     body = lambdas[0].body
     first, last = body.col_offset, body.end_col_offset or 0
-    text = f"{_CHECK.text[:-1]}. {place} makes it: give it as many steps as the run has, or let it end at 0, behind "
     code = f"{line[:first]}max(0.0, {line[first:last]}){line[last:]}"
+    powers = [one for one in ast.walk(body) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow)]
+    if len(powers) == 1 and isinstance(powers[0].left, ast.BinOp) and (powers[0] is body or math.isnan(found[1])):
+        # What is raised is what is below zero there; the power of it is no number that a bound could be put to.
+        code = fitting.put(line, powers[0].left, lambda text: f"max(0.0, {fitting.unbracketed(text)})")
+    text = f"{_CHECK.text[:-1]}. {place} makes it: give it as many steps as the run has, or let it end at 0, behind "
     return Suggestion(f"{text}which the rate is 0: nothing is learned from there on.", code)
 
 

@@ -121,6 +121,9 @@ def _shape(sizes: list[int]) -> str:
 
 def _index(warned: Warned) -> str:
     dataset, index = warned.facts.get("dataset"), warned.facts.get("index")
+    row = _value(warned, "row")
+    if dataset is None and row is not None:
+        return f"row {int(row)} of the {_number(warned, 'rows')} that the batch was picked from"
     if dataset is None:
         return ""
     return f"from {dataset}" if index is None else f"index {index} of {dataset}"

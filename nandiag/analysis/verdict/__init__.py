@@ -57,7 +57,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     why = [*(text for cause in named for text in cause.evidence), *apart, *after]
     return Verdict(
         anomaly=True,
-        summary=summary(claim, origin, before(claim, timeline)),
+        summary=summary(claim, origin, before(claim, timeline), background.history),
         confidence=claim.confidence,
         reproduced=_reproduced(claim, timeline),
         cause=chosen.slug if chosen else None,

@@ -169,7 +169,7 @@ def _places(facts: Facts, mend: Mend, looks: list[Looked]) -> Iterable[_Place]:
         if look.outcome != "found" or look.site is None or look.site.file is None:
             return
         origin = _origin(facts.origin, look)
-        if mend.is_mended(origin) or _was_sent(look) or _is_its_gradient(origin, facts):
+        if mend.is_mended(origin) or _was_sent(look) or _is_its_gradient(origin, facts) or _of_its(origin, facts):
             continue
         same = origin.file == mend.origin.file
         text = mend.lines.get(origin.line or 0) if same else None
@@ -206,6 +206,20 @@ def _is_its_gradient(place: Origin, facts: Facts) -> bool:
     if place.forward_op is not None or (place.node or "").lower().rstrip("0123456789") != own:
         return False
     return bool({_values(one) for one in place.inputs} & {_values(one) for one in facts.origin.inputs if one.zeros})
+
+
+def _of_its(place: Origin, facts: Facts) -> bool:
+    """Whether a place in backward was handed an infinite gradient, as the origin's own infinity makes it.
+
+    A finite number stood for what the origin's op gave; its backward multiplied by the infinity that the op was given,
+    which a mend takes away.
+    """
+    own = [fact for fact in facts.origin.inputs if (fact.posinf or fact.neginf) and not fact.nan]
+    if not own or place.node is None or facts.origin.node is not None or len(place.inputs) < 2:
+        return False
+    gradient = place.inputs[0]
+    infinite = bool(gradient.posinf or gradient.neginf) and not gradient.nan
+    return infinite and _values(gradient) not in map(_values, own)
 
 
 def _values(fact: TensorFact) -> tuple[object, ...]:

@@ -160,7 +160,7 @@ def _on_what(look: Looked) -> Iterable[str]:
         yield "It left its own gradients bad; what they held before is not known."
     if isinstance(facts.get("made_up"), float) and look.inputs:
         guess = words.number(words.as_number(facts["made_up"]))
-        yield f"Nothing finite was left of the weights: {guess} stood in their place when it was made again, a guess."
+        yield f"No finite weight was left to make it again from: {guess} was taken for each."
 
 
 _FINITE = "run again, the step is finite on this rank; "

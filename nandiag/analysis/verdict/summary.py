@@ -11,15 +11,15 @@ from nandiag.analysis.timeline import STATE, name_of_own
 from nandiag.analysis.verdict.steady import handed_at, loaded_behind, made_behind
 from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
-from nandiag.events import Looked, TensorFact, words
+from nandiag.events import History, Looked, TensorFact, words
 
 
-def summary(claim: Claim, origin: Origin, skipped: int = 0) -> str:
+def summary(claim: Claim, origin: Origin, skipped: int = 0, history: History | None = None) -> str:
     """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place.
 
-    ``skipped`` updates before were left out, and the step does not count them.
+    ``skipped`` updates before were left out, and the step does not count them. ``history`` shows who rests.
     """
-    ranks, step = words.ranks(origin.ranks), _step(claim, origin) + _own_step(claim) + _skipped(skipped)
+    ranks, step = words.ranks(origin.ranks), _step_of_both(claim, origin, history) + _skipped(skipped)
     kind = _kind(claim, origin)
     if claim.basis == "scale":
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
@@ -216,10 +216,22 @@ def _step(claim: Claim, origin: Origin) -> str:
     return f"at step {origin.step}" + (f" (global step {origin.global_step})" if resumed else "") + micro
 
 
-def _own_step(claim: Claim) -> str:
-    """Return which step it is by the count of the optimizer itself, where another one counts."""
-    own = own_of(claim)
-    return "" if own is None else f" (step {own[1]} of {own[0]})"
+_RESTS = 8
+
+
+def _step_of_both(claim: Claim, origin: Origin, history: History | None) -> str:
+    """Return the step, and which it is by the count of the optimizer itself, where another one counts.
+
+    Its own is told first where the other one has made no step for long: it was of a phase before.
+    """
+    step, own = _step(claim, origin), own_of(claim)
+    if own is None:
+        return step
+    newest = () if history is None else tuple(zip(history.step, history.optimizer, strict=False))[-_RESTS:]
+    if len(newest) == _RESTS and set(newest) == {(origin.step, newest[-1][1])}:
+        at = f"at step {origin.step}"
+        return step.replace(at, f"at step {own[1]} of {own[0]} (step {origin.step} of the run)", 1)
+    return f"{step} (step {own[1]} of {own[0]})"
 
 
 def own_of(claim: Claim) -> tuple[str, int] | None:

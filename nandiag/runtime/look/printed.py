@@ -19,8 +19,13 @@ _LONGEST = 4_000
 _SHOWN = 160
 _HARMFUL = frozenset({"loss", "gradient"})
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d_]*(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+)"
-_LOSS = re.compile(rf"loss(?:es|[_\d]\w*)?['\"]?\s*[:=|]?\s*(?:\w+\()?({_NUMBER})(?![\w.])", re.IGNORECASE)
+# Many logs have the count of the turn between the word and the value ("Loss 15 : 0.5", "loss @ 30 = 0.5").
+_TURN = r"(?:(?:/\w+)?\s*[@#\[(]?\s*\d+\s*[\])]?\s*[:=|]?\s*(?=[-+.\dni]))?"
+_LOSS = re.compile(rf"loss(?:es|[_\d]\w*)?['\"]?{_TURN}\s*[:=|]?\s*(?:\w+\()?{_NUMBER}(?![\w.])", re.IGNORECASE)
+_ON_LOSS = re.compile(r"loss(?:es\b|[_\d]|\b)", re.IGNORECASE)
 _BAD = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
+# That of the gradients may be bad beside a loss that a filter made finite.
+_NORM = re.compile(r"\w*(?:grad|norm)\w*['\"]?\s*[:=|]?\s*(?:\w+\()?[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 
 class Listener:
@@ -92,11 +97,10 @@ class Listener:
             self._read(line[:_LONGEST])
 
     def _read(self, line: str) -> None:
-        values = _LOSS.findall(line)
-        if not values:
+        if not _ON_LOSS.search(line):
             return
-        if any(_BAD.search(value) for value in values):
+        if _BAD.search(_NORM.sub("", line)):
             self._stop()
-        else:
+        elif _LOSS.search(line):
             self.lines += 1
             self.line = line.strip()[:_SHOWN]

@@ -48,6 +48,7 @@ def test_beyond_the_end_of_a_schedule_its_length_comes_first_and_no_bound():
     ("line", "code"),
     [
         ("s = LambdaLR(opt, lambda s: 1 - s / n)", "s = LambdaLR(opt, lambda s: max(0.0, 1 - s / n))"),
+        ("s = LambdaLR(opt, lambda s: (1 - s / n) ** p)", "s = LambdaLR(opt, lambda s: max(0.0, 1 - s / n) ** p)"),
         ("s = LambdaLR(opt, lr_lambda=lambda t: c[t], last_epoch=3)",
          "s = LambdaLR(opt, lr_lambda=lambda t: max(0.0, c[t]), last_epoch=3)"),
         ("s = LambdaLR(opt, decay)", None),
@@ -61,6 +62,13 @@ def test_a_rate_below_0_is_told_with_the_line_that_makes_its_schedule(line, code
     assert told.code == code
     assert "train.py:13" in told.text
     assert ("nothing is learned" in told.text) is (code is not None)
+
+
+def test_a_power_of_what_is_below_0_is_bounded_below_the_power():
+    facts = at_end(history([1.0] * 4, [0.1, 0.1, 0.1, math.nan]))
+    compared = Compared(3, rate_set_at=("train.py:13: s = LambdaLR(opt, lambda s: a * (1 - s) ** 0.9 + b)",))
+    (told,) = explain(replace(facts, compared=compared))[0].suggestions
+    assert told.code == "s = LambdaLR(opt, lambda s: a * max(0.0, 1 - s) ** 0.9 + b)"
 
 
 GREW = history([1.0] * 8 + [30.0 * 4**i for i in range(10)], [0.1] * 18)

@@ -75,6 +75,32 @@ def test_a_value_far_beyond_all_before_explains_an_exponential_of_the_same_step(
     assert any("holds a value of size" in text for text in verdict.evidence)
 
 
+CALL = "model(images[rows], mask=m)"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (None, "x = x.clamp(-8.4, 8.4)"),
+        ("data", "data = data.clamp(-8.4, 8.4)"),
+        ("batch['x']", "batch['x'] = batch['x'].clamp(-8.4, 8.4)"),
+        ("images[rows]", "model(images[rows].clamp(-8.4, 8.4), mask=m)"),
+        ("a - b", "(a - b).clamp(-8.4, 8.4)"),
+    ],
+)
+def test_a_batch_is_clipped_by_what_the_script_calls_it(by_hand, given, code):
+    facts = {"size": 1807.0, "largest": 4.2, "batches": 44, "deviations": 50.6, "sample": 9, "samples": 32}
+    facts |= {} if given is None else {"given": given, "call": CALL}
+    look = by_hand.found(44, outputs=(by_hand.fact(posinf=1),), inputs=(by_hand.fact(max=956.0, absmax=956.0),),
+                         site=Site("net", "Net", "aten.exp.default"))  # fmt: skip
+    warned = Warned("batch_outlier", 44, facts, "x")
+    log = by_hand.rank(0, warned, by_hand.loss(44, value=float("inf")), look, by_hand.finished(45), world=1)
+    verdict = analyse(by_hand.run(log, world=1)).verdict
+    (told,) = [one for one in verdict.suggestions if "clip all of the batch" in one.text]
+    assert told.code == code
+    assert ("a line of its own" in told.text) is (" = " in code)
+
+
 @pytest.mark.parametrize(("op", "told_of"), [("aten.exp.default", True), ("aten.sqrt.default", False)])
 def test_a_value_that_came_before_and_did_no_harm_is_told_of_an_overflow_alone(by_hand, op, told_of):
     facts = {"size": 1807.0, "largest": 4.2, "batches": 144, "deviations": 50.6, "sample": 9, "samples": 32, "aside": 2}

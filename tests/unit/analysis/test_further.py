@@ -19,7 +19,7 @@ def look(by_hand, line, expression, number, *, op="log", file="train.py", **give
     if op == "div":
         values = {"inputs": (by_hand.fact(), by_hand.fact(zeros=3, min=0.0)), "outputs": (by_hand.fact(nan=3),)}
     facts = {"of_weights": True}
-    return by_hand.found(5, site=replace(site, **given.pop("at", {})), facts=facts, phase="loss", **values)
+    return by_hand.found(5, site=replace(site, **given.pop("at", {})), facts=facts, **{"phase": "loss", **values})
 
 
 def verdict(by_hand, origin, *further, whole=True):
@@ -210,6 +210,23 @@ def test_the_gradient_of_the_op_that_is_mended_is_no_further_place(by_hand, same
     at = {"node": "DivBackward0" if same else "PowBackward0"}
     told = verdict(by_hand, origin, look(by_hand, "loss.backward()", "loss.backward()", 54, op="div", at=at))
     assert any("line 54" in each for each in told.evidence) is not same
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_gradient_that_the_infinity_of_the_origin_was_multiplied_into_breaks_nothing_behind_its_mend(
+    by_hand, arrived
+):
+    minus = by_hand.fact(shape=(64, 6), neginf=2, max=-0.9)
+    origin = look(by_hand, "entropy = -(probs * logp).sum()", "probs * logp", 27, op="mul",
+                  inputs=(by_hand.fact(zeros=2), minus), outputs=(by_hand.fact(nan=2),))  # fmt: skip
+    gradient = by_hand.fact(shape=(64, 6), neginf=2, max=-1e-4) if arrived else by_hand.fact(zeros=2)
+    then = look(by_hand, "probs = logp.exp()", "logp.exp()", 24, op="mul",
+                inputs=(gradient, by_hand.fact(zeros=2) if arrived else minus), outputs=(by_hand.fact(nan=2),),
+                phase="backward")  # fmt: skip
+    behind = replace(then.site, node="ExpBackward0", forward_op="aten.exp.default")
+    seen = verdict(by_hand, origin, replace(then, site=behind))
+    texts = (*seen.evidence, *(one.text for one in seen.suggestions))
+    assert any("ine 24" in text for text in texts) is not arrived
 
 
 @pytest.mark.parametrize("fed", [True, False])

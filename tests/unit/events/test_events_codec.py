@@ -84,6 +84,7 @@ EVERY = [
         every=True,
         optimizer=1,
         updates=2,
+        high=1,
     ),
     Stopping(3, "auto", "stop", "gradient"),
     Raised("ValueError", "m", "Traceback", 3),

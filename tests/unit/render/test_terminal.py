@@ -274,8 +274,8 @@ def test_a_collapse_beside_another_verdict_is_told(harmed):
 
 def test_the_underline_ends_before_the_dots_of_a_cut(at_origin):
     source = "y = f(" + "a + " * 60 + "b)"
-    code, under = drawn(at_origin(source=source, column=(4, len(source)))).splitlines()[3:5]
-    assert code.endswith("...")
+    code, under = drawn(at_origin(source=f"{source} + c", column=(4, len(source)))).splitlines()[3:5]
+    assert code.endswith("b)...")
     assert under.rindex("^") + 1 == len(code) - len("...")
 
 

@@ -70,6 +70,18 @@ def test_an_expression_longer_than_the_width_is_underlined_as_far_as_it_shows():
     assert piece.width > 20
 
 
+def test_of_an_expression_longer_than_the_width_both_ends_are_shown():
+    inner = "torch.stack([snr, gamma * torch.ones_like(timesteps)], dim=1).min(dim=1)[0] / snr"
+    for rest in ("", " + more"):
+        piece = snippet(f"    weights = {inner}{rest}", (14, 14 + len(inner)), 60)
+        assert len(piece.code) <= 60
+        assert piece.code.endswith(f"[0] / snr{'...' if rest else ''}")
+        shown = cut_out(piece)
+        assert shown.startswith("torch.stack(")
+        assert shown.endswith("[0] / snr")
+        assert "..." in shown
+
+
 def test_wide_characters_take_two_cells():
     piece = snippet("数 = log(数)", (4, 10), 80)
     assert (piece.start, piece.width) == (5, 7)

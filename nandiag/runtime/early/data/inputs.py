@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nandiag.runtime.early.data.handed import handed_in
+from nandiag.runtime.early.data.rows import word_at
 from nandiag.runtime.early.data.samples import channels_of, data_of, is_computed, is_mask, name_of, sample_of
 from nandiag.runtime.early.data.sizes import Sizes, Spread
 from nandiag.runtime.early.warner import Warner
@@ -204,7 +206,8 @@ class Inputs:
         self._capture.tape.jots.settle()  # what the call was given is asked for
         if self._is_computed(batch, entry) or self._outgrown(usual, size):
             return
-        data = data_of(batch.tensor(), entry)
+        word = word_at(entry, batch.path[1])
+        data = data_of(batch.tensor(), word, batch.shape[0] if batch.shape else 0)
         usual.mask = not at_harm and data is not None and is_mask(data)
         if usual.mask:
             return
@@ -216,7 +219,8 @@ class Inputs:
         if before.aside:
             facts["aside"], self._as_before[step] = before.aside, False
         if data is not None:
-            facts.update(sample_of(data, entry, self._capture.batches, before.largest))
+            facts.update(sample_of(data, word, self._capture.batches, before.largest))
+        facts.update(handed_in(entry, batch.path[1]))
         name = name_of(entry.function, batch.path[1])
         self._warner.say(("batch_outlier", facts), step, name, at_harm=at_harm)
 

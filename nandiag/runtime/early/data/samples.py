@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nandiag.runtime.early.data.rows import Word, rows_of, source_of, sources
 from nandiag.runtime.look.finite import local
 from nandiag.runtime.names import is_wrapper
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
-from nandiag.runtime.tape.packed.words import Given, Made
+from nandiag.runtime.tape.packed.words import Made
 
 _MOST_CHANNELS = 4096
 _FEW_CHANNELS = 3
 _MOST_VALUES = 1 << 16
-_MOST_SOURCES = 64
 _FAR = 3.0
 
 
-def data_of(tensor: Tensor | None, entry: Entry) -> Tensor | None:
-    """Return the values of a tensor that ``entry`` was given, or, where it is gone, of what it was made from.
+def data_of(tensor: Tensor | None, word: Word | None, samples: int) -> Tensor | None:
+    """Return the values of a tensor that a call was given as ``word``, or, where it is gone, of what it was made from.
 
     A script that writes ``model(x.cuda())`` holds only ``x``, whose samples are the same.
     """
-    if tensor is not None:
-        return local(tensor)
-    return next((data for one in _sources(entry) if one.dim() and (data := local(one)) is not None), None)
+    tensor = source_of(word, samples) if tensor is None else tensor
+    return None if tensor is None else local(tensor)
 
 
 def is_computed(tensor: Tensor | None, entry: Entry, tape: Tape) -> bool:
@@ -44,8 +43,10 @@ def is_computed(tensor: Tensor | None, entry: Entry, tape: Tape) -> bool:
     return tape.offspring.has(tensor) or (known is not None and tape.offspring.leads_to((known[0],)))
 
 
-def sample_of(data: Tensor, entry: Entry, batches: Any, largest: float = math.inf) -> dict[str, object]:
+def sample_of(data: Tensor, word: Word | None, batches: Any, largest: float = math.inf) -> dict[str, object]:
     """Return which sample has the largest magnitude: ``sample`` of ``samples``, ``dataset`` and ``index`` there.
+
+    Or ``row`` of ``rows``, where the script picked the batch from a larger tensor.
 
     ``others`` counts those besides that go far beyond ``largest``, which no batch before did.
     """
@@ -56,30 +57,22 @@ def sample_of(data: Tensor, entry: Entry, batches: Any, largest: float = math.in
     facts: dict[str, object] = {"sample": sample, "samples": len(sizes)}
     others = int((sizes > _FAR * largest).sum()) - 1
     facts |= {"others": others} if others > 0 else {}
-    return {**facts, **_index(sample, len(sizes), entry, batches)}
+    return {**facts, **(_index(sample, len(sizes), word, batches) or _row(sample, len(sizes), word))}
 
 
-def _index(sample: int, samples: int, entry: Entry, batches: Any) -> dict[str, object]:
+def _row(sample: int, samples: int, word: Word | None) -> dict[str, object]:
+    rows = rows_of(word, samples)
+    return {} if rows is None else {"row": int(rows.numbers[sample]), "rows": len(rows.base)}
+
+
+def _index(sample: int, samples: int, word: Word | None, batches: Any) -> dict[str, object]:
     """Return the dataset and the index there of a sample, where the batch is a DataLoader's, also by way of ``to``."""
-    for tensor in _sources(entry) if batches is not None else ():
+    for tensor in sources(word) if batches is not None else ():
         if tensor.layout is torch.strided and tensor.shape[:1] == (samples,):
             batch = batches.of(tensor.untyped_storage()._cdata)
             if batch is not None:
                 return {"dataset": type(batch.dataset).__name__, **_at(batch.indices, sample, samples)}
     return {}
-
-
-def _sources(entry: Entry) -> Iterator[Tensor]:
-    """Yield the tensors from outside that a call was given, or that what it was given was made from."""
-    waiting, seen = [entry], 0
-    while waiting and seen < _MOST_SOURCES:
-        call = waiting.pop()
-        seen += 1
-        waiting += call.makers
-        for word in call.words:
-            tensor = word.get() if type(word) is Given else None
-            if tensor is not None:
-                yield tensor
 
 
 def _at(indices: Any, sample: int, samples: int) -> dict[str, object]:

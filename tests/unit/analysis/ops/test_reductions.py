@@ -77,6 +77,26 @@ def test_a_loss_all_of_whose_targets_are_ignored(at, by_hand):
     assert (found.slug, "-100" in found.evidence[0]) == ("empty_reduction", True)
 
 
+@pytest.mark.parametrize(
+    ("line", "owner", "code"),
+    [
+        ("loss = loss_fct(logits.view(-1, self.n), labels.view(-1))", "CrossEntropyLoss",
+         "loss = loss_fct(logits.view(-1, self.n), labels.view(-1)) if (labels != -100).any() else 0 * logits.sum()"),
+        ("loss = 2 * self.loss(f(x), y[:, 1:])", "NLLLoss",
+         "loss = 2 * (self.loss(f(x), y[:, 1:]) if (y[:, 1:] != -100).any() else 0 * f(x).sum())"),
+        ('loss = F.cross_entropy(z, y, reduction="mean", label_smoothing=0.1)', None,
+         'loss = F.cross_entropy(z, y, reduction="mean", label_smoothing=0.1) if (y != -100).any() else 0 * z.sum()'),
+    ],
+)  # fmt: skip
+def test_a_criterion_all_of_whose_targets_are_ignored_keeps_its_options(at, by_hand, line, owner, code):
+    expression = line.removeprefix("loss = ").removeprefix("2 * ")
+    facts = at("nll_loss_forward", (by_hand.fact(), by_hand.fact()), (by_hand.fact(shape=(), nan=1),),
+               extra={"arg4": -100}, module_class=owner, **on(line, expression))  # fmt: skip
+    first = mechanism(facts).suggestions[0]
+    assert first.code == code
+    assert "count" not in first.text
+
+
 def test_any_mean_of_nothing(at, by_hand):
     empty = by_hand.fact(shape=(0, 4), min=None, max=None, absmax=None)
     assert mechanism(at("mse_loss", (empty, empty), (by_hand.fact(shape=(), nan=1),))).slug == "empty_reduction"

@@ -242,7 +242,7 @@ def test_what_stands_in_for_lost_weights_is_told_where_the_op_was_given_it(by_ha
     look = Looked("found", "replay", 8, phase="optimizer", source="op", site=Site(op="aten.div.Tensor"), facts=facts,
                   inputs=(by_hand.fact(), by_hand.fact(zeros=1)), outputs=(by_hand.fact(posinf=1),))  # fmt: skip
     verdict = analyse(by_hand.run(by_hand.rank(0, look, by_hand.state(8, "0.weight"), world=1), world=1)).verdict
-    told = "Nothing finite was left of the weights: 0.02 stood in their place when it was made again, a guess."
+    told = "No finite weight was left to make it again from: 0.02 was taken for each."
     assert (told in verdict.evidence) is guessed
 
 

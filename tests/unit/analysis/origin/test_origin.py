@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.events import Looked, Site
+from nandiag.events import History, Looked, Site
 from tests.unit.analysis.origin.told import origin
 
 
@@ -305,6 +305,20 @@ def test_nan_and_both_infinities_are_told_apart(by_hand, value, said, kind):
 def test_a_resumed_run_tells_its_global_step(by_hand):
     record = by_hand.run(by_hand.rank(0, by_hand.loss(5, global_step=905), world=1), world=1)
     assert analyse(record).verdict.summary == "NaN loss on rank 0 at step 5 (global step 905)"
+
+
+@pytest.mark.parametrize(
+    ("turns", "summary"),
+    [((0,) * 60 + (1,) * 30, "NaN loss on rank 0 at step 30 of of_g (step 60 of the run)"),
+     ((0, 0, 1) * 30, "NaN loss on rank 0 at step 60 (step 30 of of_g)")],
+)  # fmt: skip
+def test_where_the_optimizer_that_is_ahead_rests_the_count_of_the_other_leads(by_hand, turns, summary):
+    loss = by_hand.loss(60, own_step=30, optimizer="Adam", names={"optimizer": "of_g"})
+    steps = tuple(turns[:at].count(0) for at in range(len(turns)))
+    rows = (1.0,) * len(turns)
+    past = History(steps, rows, rows, rows, (None,) * len(turns), optimizer=turns)
+    verdict = analyse(by_hand.run(by_hand.rank(0, loss, past, world=1), world=1)).verdict
+    assert (verdict.summary, verdict.origin.step) == (summary, 60)
 
 
 def test_the_step_by_the_count_of_its_own_optimizer_is_told_where_another_is_ahead(by_hand):

@@ -92,6 +92,88 @@ def test_a_sample_of_a_data_loader_is_named_by_its_index_also_when_the_tensor_gi
     assert (found.facts["dataset"], found.facts["index"]) == ("TensorDataset", 707)
 
 
+class Two(nn.Module):
+    """Takes two batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, image, text):
+        return self.layer(image).mean() + text.mean()
+
+
+PICKED = {
+    "a slice": lambda x, rows: x[rows[0] : rows[0] + 8],
+    "a slice of a tuple": lambda x, rows: x[rows[0] : rows[0] + 8, :],
+    "numbers": lambda x, rows: x[rows],
+    "a list": lambda x, rows: x[rows.tolist()],
+    "indices that are gone": lambda x, rows: x[ORDER[rows[0] : rows[0] + 8]],
+    "selected": lambda x, rows: x.index_select(0, rows),
+    "scaled then": lambda x, rows: ((x[rows] - x[:1].mean(0)) / 2.0).float(),
+}
+ORDER = torch.arange(800)
+
+
+@pytest.mark.parametrize("way", PICKED)
+def test_a_row_is_told_of_the_argument_itself_and_of_what_it_was_picked_from(work, way):
+    worker = work()
+    images, texts = torch.randn(800, 4), torch.randn(800, 7) * 3.0
+    images[707, 1] = 1e6
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for step in range(100):
+        worker.capture.step_seconds = 1.0
+        rows = torch.arange(step * 8, step * 8 + 8)
+        model(PICKED[way](images, rows), text=texts[rows]).square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (found,) = outliers(worker)
+    known = [found.facts.get(name) for name in ("sample", "samples", "row", "rows")]
+    assert (found.name, known) == ("image", [3, 8, 707, 800])
+
+
+@pytest.mark.parametrize("make", [lambda x: x.flip(0), lambda x: torch.cat([x[4:], x[:4]]), lambda x: x @ x.T @ x])
+def test_where_rows_may_be_others_none_is_told(work, make):
+    worker = work()
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for batch in list(with_outlier(80, 70)):
+        worker.capture.step_seconds = 1.0
+        model(make(batch), batch.clone()[:, :3]).square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    told = [one for one in outliers(worker) if one.name == "image"]
+    assert [one.facts.get("sample") for one in told] == [None]
+
+
+def of_dict(model, batch):
+    return model(**batch)
+
+
+CALLED = {
+    "images": lambda model, images, texts: model(images, texts),
+    "images[:]": lambda model, images, texts: model(text=texts, image=images[:]),
+    "batch['image']": lambda model, images, texts: of_dict(model, {"image": images, "text": texts}),
+    None: lambda model, images, texts: model(*[images, texts]),
+}
+
+
+@pytest.mark.parametrize("given", CALLED)
+def test_what_the_script_hands_in_is_told_as_it_stands_there(work, given):
+    worker = work()
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for images in with_outlier(80, 70):
+        worker.capture.step_seconds = 1.0
+        CALLED[given](model, images, torch.randn(8, 3)).square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (found,) = outliers(worker)
+    assert found.facts.get("given") == given
+    assert ("call" in found.facts) is (given is not None)
+
+
 NATURAL = {
     "tokens": lambda step: torch.randint(0, 49_000 if step > 90 else 3, (8, 6)),
     "mask": lambda step: torch.where(torch.rand(8, 6) < (0.0 if step < 90 else 0.5), -1e9, 0.0),

@@ -40,6 +40,11 @@ def heard(*lines, harms=(BAD,)):
         ("step", 3, "loss", 0.5),
         "epoch 3 | train_loss=1.5e-3 | lr 0.1",
         "Loss: tensor(0.25, grad_fn=<MeanBackward0>)",
+        "Loss 15 : 1.1390",
+        "Loss/epoch 3: 0.5",
+        "loss [12] 0.5",
+        "Train loss @ 30 = 0.5",
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-3}",
     ],
 )
 def test_finite_losses_behind_a_bad_one_are_heard(swapped, line):
@@ -50,7 +55,21 @@ def test_finite_losses_behind_a_bad_one_are_heard(swapped, line):
 
 
 @pytest.mark.parametrize(
-    "line", ["loss nan", "{'loss': nan}", ("loss", float("inf")), "Loss=-inf", "loss: tensor(nan)", "train_loss: NaN"]
+    "line",
+    [
+        "loss nan",
+        "{'loss': nan}",
+        ("loss", float("inf")),
+        "Loss=-inf",
+        "loss: tensor(nan)",
+        "train_loss: NaN",
+        "Loss 15 : nan",
+        "Loss/epoch 3: nan",
+        "loss [12] nan",
+        "Train loss @ 30 = nan",
+        "Loss 15 is nan",
+        "loss 0.5, val: inf",
+    ],
 )
 def test_a_log_that_shows_it_hides_nothing(swapped, line):
     out = swapped()
@@ -58,7 +77,7 @@ def test_a_log_that_shows_it_hides_nothing(swapped, line):
     assert "write" not in vars(out)
 
 
-@pytest.mark.parametrize("line", ["step 3", "accuracy 0.9", "loss of rank 3", "lossless 3 of 4"])
+@pytest.mark.parametrize("line", ["step 3", "accuracy 0.9 nan", "loss of rank 3", "lossless 3 of 4"])
 def test_lines_without_a_loss_say_nothing(swapped, line):
     swapped()
     assert heard(line) is None

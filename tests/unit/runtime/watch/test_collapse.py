@@ -16,6 +16,8 @@ from nandiag.events import Looked, Skipped, Stopping
         (Skipped(5, None, 20, 20), True),
         (Skipped(5, 1024.0, 19, 19), False),
         (Skipped(5, 2.0**20, 25, 25), False),  # a search that began at 2**45, as some do
+        (Skipped(5, 1024.0, 26, 26, high=20), False),
+        (Skipped(5, 1024.0, 26, 26, high=6), True),
         (Skipped(5, None, 30, 30, by="script"), False),
     ],
 )
@@ -79,11 +81,11 @@ def test_a_search_that_ends_is_not_looked_into(work):
     assert worker.events(Looked) == []
 
 
-def skip_all(steps):
+def skip_all(steps, init_scale=2.0**16):
     """Train on batches that leave float16 whatever the scale is."""
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
     for _ in range(steps):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(1e5 * torch.ones(4, 8)).float().square().sum()
@@ -98,6 +100,15 @@ def test_a_run_that_makes_no_update_any_more_is_stopped(work):
     with pytest.raises(AnomalyStop, match="no update was made in 20 steps in a row"):
         skip_all(30)
     assert [one.action for one in worker.events(Stopping)] == ["stop"]
+
+
+def test_skips_above_the_usual_start_are_a_search_and_count_for_no_collapse(work):
+    worker = work(on_anomaly="auto")
+    with pytest.raises(AnomalyStop, match="no update was made in 40 steps in a row"):
+        skip_all(60, init_scale=2.0**36)
+    skips = worker.events(Skipped)
+    assert next(one.scale for one in skips if one.collapsed) == 0.5
+    assert [one.hopeless for one in skips] == [False] * 39 + [True]
 
 
 def test_to_continue_is_never_to_stop(work):

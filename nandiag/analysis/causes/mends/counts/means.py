@@ -70,6 +70,35 @@ def without(origin: Origin) -> str | None:
     return fitting.whole(origin, f"{found[0]} if {fitting.bracketed(target)}.numel() else {rest}")
 
 
+def unless_ignored(origin: Origin, ignored: str) -> str | None:
+    """Return the user's line with 0 for the loss of targets that are all ``ignored``: a criterion keeps its options."""
+    found = fitting.parsed(origin)
+    call = None if found is None else found[1]
+    if found is None or not isinstance(call, ast.Call) or len(call.args) < 2:
+        return None
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name not in _OF_CLASSES and origin.module_class not in _CRITERIA:
+        return None
+    given, target = map(_as_it_was, call.args[:2])
+    if isinstance(given, ast.Starred) or not naming.is_cheap(target):
+        return None
+    some = f"({ast.unparse(target)} != {ignored}).any()"
+    return fitting.whole(origin, f"{found[0]} if {some} else 0 * {fitting.bracketed(given)}.sum()")
+
+
+_CRITERIA = frozenset({"CrossEntropyLoss", "NLLLoss"})
+
+
+def _as_it_was(node: ast.expr) -> ast.expr:
+    """Return what only has another shape here."""
+    while (of := next((one for op in _SHAPES if (one := fitting.target(node, op)) is not None), None)) is not None:
+        node = of
+    return node
+
+
+_SHAPES = ("view", "reshape", "flatten", "contiguous", "transpose", "permute", "float", "long")
+
+
 def _once(origin: Origin, node: ast.expr, line: str | None) -> str | None:
     """Return the line with a name for what stands in it twice, but where that only looks at other values."""
     if line is None or naming.is_cheap(_counted_by(node)):

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from nandiag.events import Skipped
+from nandiag.events.kinds import HIGH_SCALE
 from nandiag.runtime.recorder import RECORDER
 
 _MOST = 60
@@ -17,7 +18,7 @@ class Skips:
 
     def __init__(self) -> None:
         self.total = 0
-        self._in_a_row = 0
+        self._in_a_row = self._high = 0
         self._left_out: set[int] = set()  # the optimizers whose updates were, in the newest such step
         self._by_script: Counter[str] = Counter()
         self._unsaid: Skipped | None = None
@@ -25,7 +26,7 @@ class Skips:
 
     def used(self) -> None:
         """An update was made."""
-        self._in_a_row = 0
+        self._in_a_row = self._high = 0
 
     def by_scaler(
         self, step: int, scale: float | None, loss: float | None, optimizer: object, whose: tuple[int, int]
@@ -38,9 +39,11 @@ class Skips:
         if counts:
             self.total += 1
             self._in_a_row += 1
+            self._high += scale is not None and scale > HIGH_SCALE
             self._left_out.clear()
         self._left_out.add(id(optimizer))
-        skip = Skipped(step, scale, self._in_a_row, self.total, loss, optimizer=whose[0], updates=whose[1])
+        numbers = step, scale, self._in_a_row, self.total, loss
+        skip = Skipped(*numbers, optimizer=whose[0], updates=whose[1], high=self._high)
         fresh, self._collapsed = skip.collapsed and not self._collapsed, skip.collapsed
         if (counts and (self.total <= _MOST or self._in_a_row in _ROUND_NUMBERS)) or fresh:
             RECORDER.emit(skip)
