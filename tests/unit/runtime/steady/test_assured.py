@@ -308,7 +308,7 @@ def test_weights_whose_optimizer_is_gone_are_not_held(few, work, monkeypatch):
     worker = work()
     loop = Loop(lambda weights: AdamW(weights, lr=1e-3))
     loop(UPDATES // 2)
-    vectors = worker.sentinel.assured._vectors
+    vectors = worker.sentinel.assurances.of(loop.optimizer)._vectors
     assert len(vectors._flat) == (few == 0)
     del loop.optimizer
     gc.collect()
