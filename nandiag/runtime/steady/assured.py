@@ -78,12 +78,19 @@ _NONE = Bounds(math.inf, math.inf)
 
 
 class Assured:
-    """Looks at what updates leave, but where it is known; of one optimizer at a time it knows how far to trust it."""
+    """Looks at what updates of one optimizer leave, but where it is known how far to trust it.
 
-    def __init__(self, capture: Capture, weights: Weights) -> None:
+    ``memory`` is where its weights and state lie, None as long as nothing is trusted, and empty where some have none;
+    ``renewed`` is called when that is known anew.
+    """
+
+    def __init__(
+        self, capture: Capture, weights: Weights, optimizer: Optimizer, renewed: Callable[[], object] = lambda: None
+    ) -> None:
         self._capture = capture
         self._weights = weights
-        self._of: Callable[[], Optimizer | None] = _none
+        self._renewed = renewed
+        self.memory: frozenset[int] | None = None
         self._bounds: Bounds | None = None
         self._left = self._in_vain = self._written = self._loads = self._hooks = 0
         self._norm: float | None = None
@@ -92,6 +99,8 @@ class Assured:
         self._addresses: list[int] = []
         self.trained: Trained | None = None  # weights that are alike
         self._vectors = Vectors()  # weights where they are not few
+        # Vectors of an optimizer that is gone would keep its weights.
+        self.of: weakref.ref[Optimizer] = weakref.ref(optimizer, _clearing(weakref.ref(self)))
         self._whole = self._doubtful = self._sparse = self._elsewhere = False
         self._seen_at = (0, 0, 0)  # how often had been written, loaded and hooked when all was looked at
 
@@ -114,7 +123,7 @@ class Assured:
         """Whether the next update's state can be taken on trust, and weights are few, if gradients are well."""
         capture, weights = self._capture, self._weights
         return not (
-            self._bounds is None or self._left <= 1 or self._in_vain >= _IN_VAIN or self._of() is not optimizer
+            self._bounds is None or self._left <= 1 or self._in_vain >= _IN_VAIN
             or self._took <= _SHARE * capture.step_seconds or capture.narrow
             or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
             or self._written != capture.window.writes or self._loads != weights.loads
@@ -136,7 +145,7 @@ class Assured:
     def _is_changed(self, optimizer: Optimizer) -> bool:
         own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         written = self._written != self._capture.window.writes or self._loads != self._weights.loads
-        return written or self._hooks != _hooks() or bool(own) or self._of() is not optimizer
+        return written or self._hooks != _hooks() or bool(own)
 
     def doubts(self) -> None:
         """An update is about to be made though not all was finite: whatever it leaves is looked at."""
@@ -231,26 +240,31 @@ class Assured:
             self._weights.seen_whole(optimizer, step)
             self._trust(optimizer)
 
+    def let_go(self) -> None:
+        """The optimizer is gone."""
+        self._vectors.clear()
+        if self.trained is not None:
+            self.trained.let_go()
+
     def _trust(self, optimizer: Optimizer) -> None:
         weights = parameters(optimizer)
         all_of_it = [*weights, *_state(optimizer)]
         if not _fits(optimizer, all_of_it) or is_hooked():
             self._in_vain = _IN_VAIN
             return
-        self._capture.window.trusted = _memory_of(all_of_it)
+        self.memory = _memory_of(all_of_it)
+        self._renewed()
         self._sparse = any(map(_is_sparse, weights))
         size = sum(map(Tensor.numel, weights)) if _are_alike(weights) else MOST + 1
         self._addresses = list(map(_address, weights)) if size <= _FEW else []
         known = size <= MOST and not (self._sparse or self._elsewhere)
         self.trained = self._known(optimizer, weights, few=size <= _FEW) if known else None
         self._written, self._loads, self._hooks = self._seen_at
-        # Vectors of an optimizer that is gone would keep its weights.
-        self._of = weakref.ref(optimizer, _clearing(self._vectors, self.trained))
         self._bounds, self._left = Bounds(self._weight, self._weight), ON_DEVICE if self._elsewhere else UPDATES
 
     def _known(self, optimizer: Optimizer, weights: list[Tensor], *, few: bool) -> Trained | None:
         known = self.trained
-        if known is None or self._of() is not optimizer or not known.lies_there(weights):
+        if known is None or not known.lies_there(weights):
             known = Trained(optimizer, weights, few=few)
         return known if known.renew(optimizer, is_plain) else None
 
@@ -323,14 +337,10 @@ def _are_alike(weights: Sequence[Tensor]) -> bool:
     return len(sorts) == 1 and weights[0].layout is torch.strided
 
 
-def _clearing(vectors: Vectors, trained: Trained | None) -> Callable[[object], None]:
+def _clearing(assured: weakref.ref[Assured]) -> Callable[[object], None]:
     def clear(_: object) -> None:
-        vectors.clear()
-        if trained is not None:
-            trained.let_go()
+        known = assured()
+        if known is not None:
+            known.let_go()
 
     return clear
-
-
-def _none() -> None:
-    """Stand in for a weak reference to no optimizer."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from nandiag.runtime.look.finite import read
 from nandiag.runtime.recorder import RECORDER
-from nandiag.runtime.steady.assured import is_plain
+from nandiag.runtime.steady.assured import Assured, is_plain
 from nandiag.runtime.steady.ends import Ends
 from nandiag.runtime.steady.rows import Rows
 from nandiag.runtime.tape.state import capturing
@@ -60,16 +60,17 @@ class Borders:
             sentinel.teller.open,
             RECORDER.darkened,
         )
-        self._within = False  # an update is under way that was looked at here
+        self._assured: Assured | None = None  # of the update under way that was looked at here
 
     def begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """An update is about to be made; returns whether losses and gradients were looked at and are well."""
-        self._within = False
+        self._assured = None
         sentinel = self._sentinel
-        known, window = sentinel.assured.trained, sentinel.capture.window
+        assured, window = sentinel.assurances.of(optimizer), sentinel.capture.window
+        known = assured.trained
         if window.on:
             window.close()
-        if known is None or len(args) != 1 or kwargs or not self._is_usual(optimizer) or self._is_kept():
+        if known is None or len(args) != 1 or kwargs or not self._is_usual(optimizer, assured) or self._is_kept():
             return False
         if not known.is_same(optimizer) and not self._is_told_else(optimizer, known):
             return False
@@ -83,11 +84,11 @@ class Borders:
         loss = pending[0].value.item() if len(pending) == 1 else sum(one.value.item() for one in pending) / len(pending)
         waits = bool(sentinel.early.tensors)
         well = _finite(loss + norm) and (not waits or self._hears()) and self._are_frozen_well()
-        self._within = well and sentinel.assured.begins_plainly(norm)
-        if self._within:
+        if well and assured.begins_plainly(norm):
+            self._assured = assured
             self._looked(optimizer, loss, norm, clipped=waits and sentinel.early.clips)
             sentinel.nesting.begins(sys._getframe(_HOOK_DEPTH))
-        return self._within
+        return self._assured is not None
 
     def _hears(self) -> bool:
         """Read what the warnings have wait for it; returns whether it is finite: else it waits on."""
@@ -97,6 +98,14 @@ class Borders:
             return False
         early.waiting()
         early.read(values)
+        return True
+
+    def _takes_turns(self, assured: Assured) -> bool:
+        """Whether another optimizer made the newest update, with gradients of its own; then this one is the newest."""
+        sentinel = self._sentinel
+        if not sentinel.behind.passes(assured.of):
+            return False
+        sentinel.weights.newest = assured.of
         return True
 
     def _are_frozen_well(self) -> bool:
@@ -123,14 +132,14 @@ class Borders:
             self._rows.ask()
         return True
 
-    def _is_usual(self, optimizer: Optimizer) -> bool:
+    def _is_usual(self, optimizer: Optimizer, assured: Assured) -> bool:
         """Whether there is nothing to look at but losses and gradients, and nobody to agree with."""
         sentinel = self._sentinel
         weights, capture, refusal = sentinel.weights, sentinel.capture, sentinel.last.refusal
         return not (
-            not sentinel.assured.trusts(optimizer)
+            not assured.trusts(optimizer)
             or any(self._occupied)
-            or weights.newest() is not optimizer
+            or not (weights.newest() is optimizer or self._takes_turns(assured))
             or sentinel.clock.step in STOCK
             or sentinel.clock._in_backward
             or capture._thread != _ident()
@@ -173,11 +182,11 @@ class Borders:
 
     def ended(self, optimizer: Optimizer) -> bool:
         """It was made; returns whether weights were looked at, are well, and the step is over."""
-        if not self._within:
+        assured, self._assured = self._assured, None
+        if assured is None:
             return False
-        self._within = False
         sentinel = self._sentinel
-        if self._is_unusual_end() or not sentinel.assured.look_plainly():
+        if self._is_unusual_end() or not assured.look_plainly():
             return False
         sentinel.nesting.leave()
         sentinel.skips.used()

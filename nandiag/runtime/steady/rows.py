@@ -14,71 +14,91 @@ from nandiag.runtime.early.warner import CalmStep
 from nandiag.runtime.watch.judge import learning_rate
 
 if TYPE_CHECKING:
+    from nandiag.runtime.early.watch import AsUsual
     from nandiag.runtime.look.weights import Optimizer
     from nandiag.runtime.watch.sentinel import Sentinel
 
 _MOST = 64
+# Of more optimizers none has steps that wait.
+_MOST_LANES = 16
+
+
+class _Lane:
+    """The calm steps of one optimizer, what is calm of the next, and its ``place`` among all."""
+
+    __slots__ = ("left", "loss", "norm", "of", "place", "rate", "rows", "until")
+
+    def __init__(self, optimizer: Optimizer, place: int) -> None:
+        self.of: Callable[[], Any] = weakref.ref(optimizer)
+        self.place, self.rows = place, list[CalmStep]()
+        self.left, self.until = 0, 0.0
+        self.loss = self.norm = self.rate = -math.inf
+
+    def renew(self, calm: AsUsual) -> None:
+        """Take what is calm from here on."""
+        self.left, self.until = min(_MOST, calm.steps), calm.until
+        self.loss, self.norm, self.rate = calm.loss, calm.norm, calm.rate
 
 
 class Rows:
-    """Holds the newest calm steps of one optimizer until somebody wants the history, or one comes that is not calm."""
+    """Holds the newest calm steps of each optimizer until somebody wants the history, or one comes that is not calm."""
 
     def __init__(self, sentinel: Sentinel) -> None:
         self._sentinel = sentinel
-        self._rows: list[CalmStep] = []
-        self._clips: list[float | None] = []
-        self._of: Callable[[], Any] = _nobody
-        self._place = 0
-        self._left = 0
-        self._until = 0.0
-        self._loss = self._norm = self._rate = -math.inf
+        self._lanes: list[_Lane] = []
+        # All that wait, in the order of their updates, each with its lane's place and what it was clipped to.
+        self._waiting: list[tuple[CalmStep, int, float | None]] = []
         sentinel.teller.history.waiting = self.give
+
+    def _lane(self, optimizer: Optimizer) -> _Lane | None:
+        for lane in self._lanes:
+            if lane.of() is optimizer:
+                return lane
+        return None
 
     def take(self, optimizer: Optimizer, loss: float, norm: float, clip: float | None) -> bool:
         """Keep a step for later; False, and nothing, where it is to be told at once.
 
         ``norm`` is that of its gradients before the script clipped them to ``clip`` (None: it did not).
         """
-        if not (self._left > len(self._rows) and loss <= self._loss and 0.0 < norm <= self._norm):
+        lane = self._lane(optimizer)
+        if lane is None or not (lane.left > len(lane.rows) and loss <= lane.loss and 0.0 < norm <= lane.norm):
             return False
         groups, step = optimizer.param_groups, self._sentinel.clock.step
         rate = groups[0]["lr"] if len(groups) == 1 else learning_rate(optimizer)
-        if (
-            step >= self._until or self._of() is not optimizer
-            or type(rate) is not float or not 0.0 <= rate <= self._rate
-        ):  # fmt: skip
+        if step >= lane.until or type(rate) is not float or not 0.0 <= rate <= lane.rate:
             return False
-        self._rows.append((step, loss, norm, rate))
-        self._clips.append(clip)
+        row = step, loss, norm, rate
+        lane.rows.append(row)
+        self._waiting.append((row, lane.place, clip))
         return True
 
     def give(self) -> None:
         """Tell of all that wait."""
-        if not self._rows:
+        if not self._waiting:
             return
-        (rows, self._rows), (clips, self._clips), self._left = (self._rows, []), (self._clips, []), 0
-        history, optimizer = self._sentinel.teller.history, self._of()
-        history.extend([(*row, None, None) for row in rows], self._place, clips)
-        if optimizer is not None:
-            self._sentinel.early.were_calm(optimizer, rows)
+        waiting, self._waiting = self._waiting, []
+        history, early = self._sentinel.teller.history, self._sentinel.early
+        history.extend(((*row, None, None), place, clip) for row, place, clip in waiting)
+        for lane in self._lanes:
+            rows, lane.rows, lane.left = lane.rows, [], 0
+            optimizer = lane.of()
+            if rows and optimizer is not None:
+                early.were_calm(optimizer, rows)
 
     def ask(self) -> None:
-        """The next step is told of at once, calm or not."""
-        self._left = 0
+        """The next step of each is told of at once, calm or not."""
+        for lane in self._lanes:
+            lane.left = 0
 
     def renew(self, optimizer: Optimizer) -> None:
         """A step of ``optimizer`` was told of: learn from those who heard of it what they take for calm now."""
         self.give()
-        calm = self._sentinel.early.calm(optimizer)
-        self._left = 0
-        if calm is None:
-            return
-        if self._of() is not optimizer:
-            self._of = weakref.ref(optimizer)
-        self._place = self._sentinel.teller.history.place(optimizer)
-        self._left, self._until = min(_MOST, calm.steps), calm.until
-        self._loss, self._norm, self._rate = calm.loss, calm.norm, calm.rate
-
-
-def _nobody() -> None:
-    """Stand in for a weak reference to no optimizer."""
+        calm, lane = self._sentinel.early.calm(optimizer), self._lane(optimizer)
+        if lane is None:
+            self._lanes = [one for one in self._lanes if one.of() is not None][-_MOST_LANES + 1 :]
+            lane = _Lane(optimizer, self._sentinel.teller.history.place(optimizer))
+            self._lanes.append(lane)
+        lane.left = 0
+        if calm is not None:
+            lane.renew(calm)

@@ -30,7 +30,7 @@ from nandiag.runtime.look.sight import Sight, gradients_of, look, mean_loss
 from nandiag.runtime.look.weights import Optimizer, Weights, owners_of_state, parameters
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.replay.examine import Examiner
-from nandiag.runtime.steady.assured import Assured
+from nandiag.runtime.steady.assurances import Assurances
 from nandiag.runtime.steady.borders import STOCK, Borders
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.state import capturing
@@ -76,7 +76,7 @@ class Sentinel:
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting, self.trials, self.behind, self.by_hand = Nesting(), Trials(self), Behind(self), ByHand(self.clock)
-        self.assured, self._wary = Assured(capture, self.weights), Wary(self.clock.updates, self.weights)
+        self.assurances, self._wary = Assurances(capture, self.weights), Wary(self.clock.updates, self.weights)
         self._waiting, self._under_way = Waiting(), UnderWay()
         self._scale: Tensor | None = None
         # Weakly: a script that lets go of a model may need its memory for the next one.
@@ -128,15 +128,8 @@ class Sentinel:
         """Return what :func:`look` and :func:`gather` are given, also of updates behind this one; it waits no more."""
         losses = [*self.losses.pending, *self.losses.dropped] if self.losses.dropped else self.losses.pending
         frozen = [*self.weights.frozen(), *norms(gradients_of(self.behind.those))]
-        return (
-            losses,
-            gradients_of([optimizer]),
-            optimizer,
-            self._scale,
-            self._waiting.take(),
-            frozen,
-            self.early.waiting(),
-        )
+        mine, waiting = gradients_of([optimizer]), self._waiting.take()
+        return losses, mine, optimizer, self._scale, waiting, frozen, self.early.waiting()
 
     def _take(self, optimizer: Optimizer, sight: Sight, border: Border, updated: Optimizer) -> None:
         """Judge what was seen, and remember it; ``updated``: whose weights are among it."""
@@ -149,13 +142,14 @@ class Sentinel:
     def _judge(self, optimizer: Optimizer, sight: Sight, border: Border, updated: Optimizer) -> None:
         self._under_way.scaler_skips = sight.scaler_skips
         self.judge.weights_of(updated, sight, border, self.clock.updated_in)
-        self._wary.begins(sight, whole=updated is optimizer and not self.assured.in_turns)
+        assured = self.assurances.of(optimizer)
+        self._wary.begins(sight, whole=updated is optimizer and not assured.in_turns)
         if sight.fine and not border.harms:
-            self.assured.looked(updated, sight.weights, self.clock.updated_in)
-            self.assured.begins(optimizer, sight, seen=not self.looker.live.here)
+            self.assurances.of(updated).looked(updated, sight.weights, self.clock.updated_in)
+            assured.begins(optimizer, sight, seen=not self.looker.live.here)
             self.teller.looked(border)
             return
-        self.assured.doubts()
+        assured.doubts()
         if not sight.frozen_finite:
             self.behind.doubtful = True
             self.judge.frozen_of(optimizer, border)
@@ -259,16 +253,17 @@ class Sentinel:
         if self.judge.lost:
             return
         with quiet():
+            assured = self.assurances.of(optimizer)
             if doubts := self._wary.doubts(optimizer):
-                self.assured.doubts()
-            scalars = self.assured.look(optimizer)
+                assured.doubts()
+            scalars = assured.look(optimizer)
             if not (doubts or all(map(_on_host, scalars))):
                 self._waiting.keep(optimizer, scalars)
                 return
             values = read(scalars)
             if all(map(math.isfinite, values)):
                 self.judge.finite_after = step
-                self.assured.looked(optimizer, values, step)
+                assured.looked(optimizer, values, step)
                 return
             border = Border()
             held = self.judge.update_of(optimizer, border, step)

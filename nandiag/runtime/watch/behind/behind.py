@@ -73,6 +73,7 @@ class Behind:
         self._sentinel = sentinel
         self._first: Callable[[], Optimizer | None] = _nobody
         self._now: list[weakref.ref[Optimizer]] = []
+        self._ever = False  # whether any came behind another
         self._rounds: MutableMapping[Optimizer, _Rounds] = WeakIdKeyDictionary()
         self._kept: _Kept | None = None
         self._looks, self._spent, self._began = 0, 0.0, time.perf_counter()
@@ -87,6 +88,7 @@ class Behind:
             return
         first = self._first()
         if first is not None and not clock.micro_step:  # no backward was called since the newest update
+            self._ever |= first is not optimizer
             if first is not optimizer and len(self._now) < _MOST_BEHIND:
                 self._now.append(weakref.ref(optimizer))
             return
@@ -97,6 +99,17 @@ class Behind:
         behind = self._rounds[optimizer].expected() if optimizer in self._rounds else []
         # Another thread that one was handed to may be writing its gradients now: to read them would end the process.
         self.those = [one for one in behind if clock.is_of_this_thread(one)]
+
+    def passes(self, reference: Callable[[], Optimizer | None]) -> bool:
+        """Do what :meth:`comes` does for an optimizer with gradients of its own, where none ever came behind another.
+
+        False, and nothing, where it is otherwise.
+        """
+        clock = self._sentinel.clock
+        if self._ever or self._kept is not None or not clock.micro_step or clock.within:
+            return False
+        self._first, self.those, self.doubtful = reference, [], False
+        return True
 
     def look(self, optimizer: Optimizer, border: Border) -> None:
         """Look at the step now where gradients are bad of which those behind ``optimizer`` are to make their updates.

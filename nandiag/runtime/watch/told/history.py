@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -33,9 +33,9 @@ class Ring:
         self.waiting()
         self._rows.append((row, self.place(optimizer), clip))
 
-    def extend(self, rows: Sequence[Row], place: int, clips: Sequence[float | None]) -> None:
-        """Append steps of the optimizer with that ``place``, each with what its gradients were clipped to."""
-        self._rows.extend(zip(rows, [place] * len(rows), clips, strict=True))
+    def extend(self, rows: Iterable[tuple[Row, int, float | None]]) -> None:
+        """Append steps, each with the place of its optimizer, and what its gradients were clipped to."""
+        self._rows.extend(rows)
 
     def place(self, optimizer: object) -> int:
         """Return which ``optimizer`` it is, in the order in which they made their first steps."""

@@ -339,3 +339,71 @@ def test_a_step_under_way_when_it_fails_is_none(work, plainly):
     assert worker.sentinel.clock.step == 2 * WARM
     assert worker.sentinel.judge.finite_after == 2 * WARM - 1
     assert not worker.harms
+
+
+class Adversaries:
+    """Two models, each with its optimizer and a backward of its own; the second is updated ``often`` as often."""
+
+    def __init__(self, often=1):
+        self.models = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2)]
+        self.optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3) for one in self.models]
+        self.often, self.factor = often, 1.0
+
+    def __call__(self, count):
+        for _ in range(count):
+            for which in [0] + [1] * self.often:
+                self.optimizers[which].zero_grad()
+                (self.models[which](torch.ones(8, 4)).square().mean() * (self.factor if which else 1.0)).backward()
+                self.optimizers[which].step()
+
+
+@pytest.mark.parametrize("often", [1, 3])
+def test_steps_of_optimizers_that_take_turns_are_plain(often, work, plainly):
+    worker = work()
+    loop = Adversaries(often)
+    loop(2 * WARM)
+    before = plainly["begins"]
+    loop(20)
+    history = worker.sentinel.teller.history.event()
+    assert plainly["begins"] - before > 0.9 * 20 * (1 + often)
+    assert plainly["begins"] == plainly["ended"]
+    assert history.optimizer[-4 * (1 + often) :] == (0, *[1] * often) * 4
+    assert None not in (*history.loss, *history.grad_norm, *history.lr)
+    assert not worker.harms
+
+
+def test_each_of_them_is_judged_by_its_own_gradients_and_weights(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Adversaries()
+    loop(WARM)
+    loop.optimizers[1].param_groups[0]["lr"] = math.inf
+    loop(1)
+    # The first one has made its update of that turn already: the count of steps has moved on.
+    assert [(harm.what, harm.step) for harm in worker.harms] == [("parameter", WARM + 1)]
+    assert all(one.isfinite().all() for one in loop.models[0].parameters())
+
+
+def test_state_of_one_that_the_loop_writes_while_the_other_trains_is_looked_at(work, plainly):
+    worker = work(on_anomaly="continue")
+    loop = Adversaries()
+    loop(WARM)
+    loop.optimizers[0].state[loop.models[0][0].bias]["exp_avg_sq"].fill_(math.inf)
+    loop(1)
+    assert ("optimizer_state", WARM) in {(harm.what, harm.step) for harm in worker.harms}
+
+
+def test_gradients_of_one_behind_another_are_looked_at_before_its_update(work, plainly):
+    """Where optimizers have a backward in common, the second's gradients may be bad when the first one's are well."""
+    worker = work(on_anomaly="continue")
+    actor, critic = nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=1e-3) for one in (actor, critic)]
+    for turn in range(WARM + 1):
+        for one in optimizers:
+            one.zero_grad()
+        factor = math.nan if turn == WARM else 1.0
+        x = torch.ones(8, 4)
+        (actor(x).square().mean() + (critic(x) * factor).square().mean()).backward()
+        for one in optimizers:
+            one.step()
+    assert ("gradient", WARM) in {(harm.what, harm.step) for harm in worker.harms}
+    assert plainly["begins"] < WARM
