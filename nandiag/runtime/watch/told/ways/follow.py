@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import disarm, guarded
-from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
-from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, function_around, is_within, loops_around
+from nandiag.runtime.watch.told.ways.followed import Followed
+from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
+from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
 
 # A code object, and an instruction in it as a byte offset.
 Place: TypeAlias = tuple[CodeType, int]
@@ -32,54 +33,10 @@ _MOST, _FRAMES = 20_000, 40
 _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
 # A line that has read so many bad numbers; lines.
 _OFTEN, _LINES = 8, 4096
-_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "convert_frame.py")
 
 
 _trace = sys.gettrace
-
-
-class Way(NamedTuple):
-    """Where the script went: ``goes_on`` with the innermost loop, or with one ``around`` that it has left."""
-
-    goes_on: bool
-    around: bool
-
-
-class Followed:
-    """A function of the script that is under way, and the lines that it has run since; its text is read at the end."""
-
-    __slots__ = ("_resumes", "_ways", "code", "lines")
-
-    def __init__(self, frame: FrameType, ways: Ways) -> None:
-        self._ways, self.code = ways, frame.f_code
-        self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
-        self.lines = [frame.f_lineno]  # in the order of their runs, that which asks first; RETURN behind all
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
-        try:
-            if event == "line":
-                self.lines.append(frame.f_lineno)
-            elif event == "return" and not self._resumes:
-                self.lines.append(RETURN)
-            self._ways.count()
-        except Exception as error:
-            self._ways.end()
-            disarm("questions", error)  # what a handler of signals of the script's raised here is raised on
-        return self
-
-    def loops(self) -> list[Loop]:
-        """Return the loops around the line that asks, the innermost first, each as it was left."""
-        loops = loops_around(self.code, self.lines[0])
-        for loop in loops:
-            for line in self.lines[1:]:
-                loop.runs(line)
-        return loops
-
-    def run(self) -> Run:
-        """Return the lines that it has run."""
-        return Run(self.code.co_filename, self.lines[0], frozenset(self.lines))
 
 
 class Ways:
@@ -91,8 +48,9 @@ class Ways:
     def __init__(self) -> None:
         self._began, self._events, self._until = perf_counter(), 0, 0
         self._step = -1
+        self.path: list[tuple[Followed, int]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
-        self._cut = False
+        self._cut = True
         self._trace = self._called
         self._read = Counter[tuple[int, int]]()
         self.callers, self._made_at = set[Place](), set[Place]()
@@ -103,7 +61,7 @@ class Ways:
         if frame is None or self._is_usual(frame):
             return
         self.end()
-        self._followed, self._step, self._cut = [], step, False
+        self._followed, self.path, self._step, self._cut = [], [], step, True
         dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
         if dear or _trace() is not None:
             return
@@ -125,12 +83,16 @@ class Ways:
         self._read[line] += len(self._read) < _LINES or line in self._read
         return self._read[line] > _OFTEN
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _called(self, frame: FrameType, *_: Any) -> Any:
         """A function is called, or one goes on that had yielded."""
         try:
             self.count()
-            if event == "call" and frame.f_code.co_filename == _COMPILER:
+            if frame.f_code.co_filename == _COMPILER:
                 self.end()
+            elif (back := frame.f_back) is not None and type(one := back.f_trace) is Followed:
+                one.calls.add((back.f_lineno, frame.f_code))
+                if frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_trace is None:
+                    frame.f_trace = Followed(frame, self, one)
         except Exception as error:
             self.end()
             disarm("questions", error)
@@ -162,33 +124,15 @@ class Ways:
         ``made``: where functions stood that made what was asked of.
         """
         self.end(cut=False)
-        turns = {*self.callers, *made}
         if step != self._step:
             return None
-        left: bool | None = None
-        for code, loop in self._loops(turns):
-            if not (loop.over or loop.turned) and self._cut:
-                return None if left is None else Way(goes_on=False, around=True)
-            if self._ended_by_itself(loop):
-                # Each turn of it trains anew, by an optimizer of its own: one of some trials was given up.
-                return Way(goes_on=not left or _has(loop, code, self._made_at), around=bool(left))
-            left = True
-        return None if left is None else Way(goes_on=False, around=False)
-
-    def _loops(self, turns: Iterable[Place]) -> list[tuple[CodeType, Loop]]:
-        """Return the loops around the answer, the innermost first; none that only looks at what others have made.
-
-        Where ``turns`` are of some, the others are such: they go through gradients, say.
-        """
-        loops = [(one.code, loop) for one in self._followed for loop in one.loops()]
-        return [(code, loop) for code, loop in loops if _has(loop, code, turns)] or loops
+        left = Left(self.path, cut=self._cut)
+        loops = _training(left, {*self.callers, *made})
+        return way_of(left, loops, makes=[loop for one, loop in loops if _has(loop, one.code, self._made_at)])
 
     def made(self, frame: FrameType) -> None:
         """An optimizer is made."""
         self._made_at = set(map(_place, places_on(trail(frame), _FRAMES)[0]))
-
-    def _ended_by_itself(self, loop: Loop) -> bool:
-        return loop.turned and not loop.by_else and not is_flagged(loop.node, [one.run() for one in self._followed])
 
     def has_trained(self, step: int) -> bool:
         """Whether the innermost loop around the newest bad answer of ``step`` has led to one of the ``callers``.
@@ -197,18 +141,18 @@ class Ways:
         """
         if step != self._step or not self._followed:
             return True
-        inner = next((one for one in self._followed if loops_around(one.code, one.lines[0])), None)
+        inner = next((one for one in self._followed if loops_around(one.code, one.line)), None)
         if inner is None:
             asks = self._followed[0].code
             return asks.co_name != "<module>" and any(code is asks for code, _ in self.callers)
-        return _has(loops_around(inner.code, inner.lines[0])[0], inner.code, self.callers)
+        return _has(loops_around(inner.code, inner.line)[0], inner.code, self.callers)
 
     def around(self) -> list[tuple[str, ast.AST]]:
         """Return the functions that ask, by their files, up to the innermost loop or comprehension: of that no more."""
         found = list[tuple[str, ast.AST]]()
         for one in self._followed:
-            loops = loops_around(one.code, one.lines[0])
-            node = loops[0].node if loops else function_around(one.code, one.lines[0])
+            loops = loops_around(one.code, one.line)
+            node = loops[0].node if loops else function_around(one.code, one.line)
             if node is not None:
                 found.append((one.code.co_filename, node))
             if loops or is_within(one.code):
@@ -217,7 +161,16 @@ class Ways:
 
     def has_loop(self) -> bool:
         """Whether a loop is around the newest bad answer."""
-        return any(loops_around(one.code, one.lines[0]) for one in self._followed)
+        return any(loops_around(one.code, one.line) for one in self._followed)
+
+
+def _training(left: Left, turns: Iterable[Place]) -> list[tuple[Followed, Loop]]:
+    """Return the loops around the answer, the innermost first; none that only looks at what others have made.
+
+    Where ``turns`` are of some, the others are such: they go through gradients, say.
+    """
+    loops = [(one, loop) for one in left.asking for loop in left.loops(one)]
+    return [(one, loop) for one, loop in loops if _has(loop, one.code, turns)] or loops
 
 
 def _place(known: Sequence[Any]) -> Place:
