@@ -12,7 +12,8 @@ import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -20,8 +21,8 @@ from typing import Any, TypeAlias
 import torch
 
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
-from nandiag.runtime.guard import disarm, guarded
-from nandiag.runtime.watch.told.ways.followed import Followed
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.watch.told.ways.followed import Followed, failed
 from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
 from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
 
@@ -31,6 +32,9 @@ Place: TypeAlias = tuple[CodeType, int]
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
 _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
+# So near to the limit of recursion nothing is followed, as each of our frames is one that the script may have; each of
+# so many calls looks how near it is.
+_NEAR, _EACH = 64, 8
 # A line that has read so many bad numbers; lines.
 _OFTEN, _LINES = 8, 4096
 _COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "convert_frame.py")
@@ -47,7 +51,7 @@ class Ways:
 
     def __init__(self) -> None:
         self._began, self._events, self._until = perf_counter(), 0, 0
-        self._step = -1
+        self._step, self._calls, self._deepest = -1, 0, 0
         self.path: list[tuple[Followed, int]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
         self._cut = True
@@ -62,8 +66,9 @@ class Ways:
             return
         self.end()
         self._followed, self.path, self._step, self._cut = [], [], step, True
+        self._deepest = sys.getrecursionlimit() - _NEAR
         dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
-        if dear or _trace() is not None:
+        if dear or _trace() is not None or _is_deep(self._deepest):
             return
         self._until = self._events + _MOST
         for _ in range(_FRAMES):
@@ -75,19 +80,22 @@ class Ways:
                 self._followed.append(one)
             frame = frame.f_back
         sys.settrace(self._trace)
-        sys.gettrace = _nobody  # as far as the script can see
+        sys.gettrace = _seen
 
     def _is_usual(self, frame: FrameType) -> bool:
         """Whether its line reads bad numbers as a rule, as of a metric that is not defined: it leads nowhere."""
         line = id(frame.f_code), frame.f_lasti
-        self._read[line] += len(self._read) < _LINES or line in self._read
+        if line in self._read or len(self._read) < _LINES:
+            self._read[line] += 1
         return self._read[line] > _OFTEN
 
     def _called(self, frame: FrameType, *_: Any) -> Any:
         """A function is called, or one goes on that had yielded."""
         try:
-            self.count()
-            if frame.f_code.co_filename == _COMPILER:
+            self._events += 1
+            self._calls += 1
+            deep = not self._calls % _EACH and _is_deep(self._deepest)
+            if self._events >= self._until or deep or frame.f_code.co_filename == _COMPILER:
                 self.end()
             elif (back := frame.f_back) is not None and type(one := back.f_trace) is Followed:
                 one.calls.add((back.f_lineno, frame.f_code))
@@ -95,18 +103,34 @@ class Ways:
                     frame.f_trace = Followed(frame, self, one)
         except Exception as error:
             self.end()
-            disarm("questions", error)
+            failed(error)
         return frame.f_trace
 
-    def count(self) -> None:
-        """One more event was seen."""
+    def adds(self, one: Followed, line: int) -> bool:
+        """A line is run, or a function ends with it; False where it is not we who trace any more."""
+        if _trace() != self._trace:
+            return False
         self._events += 1
+        self.path.append((one, line))
         if self._events >= self._until:
             self.end()
+        return True
+
+    @contextmanager
+    def let_be(self) -> Iterator[None]:
+        """Follow no line of what we do ourselves meanwhile, however long that takes."""
+        ours = _trace() == self._trace
+        if ours:
+            sys.settrace(None)
+        try:
+            yield
+        finally:
+            if ours and _trace() is None and self._followed:
+                sys.settrace(self._trace)
 
     def end(self, *, cut: bool = True) -> None:
         """Follow no more, in this thread; ``cut``: the script goes on."""
-        if sys.gettrace is _nobody:
+        if sys.gettrace is _seen:
             sys.gettrace = _trace
         if _trace() != self._trace:
             return
@@ -173,6 +197,15 @@ def _training(left: Left, turns: Iterable[Place]) -> list[tuple[Followed, Loop]]
     return [(one, loop) for one, loop in loops if _has(loop, one.code, turns)] or loops
 
 
+def _is_deep(most: int) -> bool:
+    """Whether there are so many frames."""
+    try:
+        sys._getframe(most)
+    except ValueError:
+        return False
+    return True
+
+
 def _place(known: Sequence[Any]) -> Place:
     return known[0], known[1]
 
@@ -182,5 +215,7 @@ def _has(loop: Loop, code: CodeType, places: Iterable[Place]) -> bool:
     return any(loop.has(Frame(*place).line) for place in places if place[0] is code)
 
 
-def _nobody() -> None:
-    """Stand in for ``sys.gettrace`` where nobody but we traces."""
+def _seen() -> Any:
+    """Stand in for ``sys.gettrace``: as far as the script can see we do not trace."""
+    now = _trace()
+    return None if isinstance(getattr(now, "__self__", None), Ways) else now

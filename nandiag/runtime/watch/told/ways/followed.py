@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dis
 import inspect
+from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from nandiag.runtime.frames import is_ours
 from nandiag.runtime.guard import disarm
 
 if TYPE_CHECKING:
@@ -35,14 +37,14 @@ class Followed:
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
         try:
-            if event == "line":
-                self._ways.path.append((self, frame.f_lineno))
-            elif event == "return" and not (self._resumes and _yields(frame)):
-                self._ways.path.append((self, RETURN))
-            self._ways.count()
+            going = not (event == "return" and self._resumes and _yields(frame))
+            line = RETURN if event == "return" else frame.f_lineno
+            if event in {"line", "return"} and going and not self._ways.adds(self, line):
+                frame.f_trace = None  # else it would be called for whoever traces
+                return None
         except Exception as error:
             self._ways.end()
-            disarm("questions", error)  # what a handler of signals of the script's raised here is raised on
+            failed(error)
         return self
 
     @property
@@ -54,3 +56,15 @@ class Followed:
 def _yields(frame: FrameType) -> bool:
     """Whether a function that returns will go on."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("YIELD")
+
+
+def failed(error: Exception) -> None:
+    """Switch the following off; what was raised by others, in the midst of it, is raised on.
+
+    Nothing is called there but our own and what is built in. A handler of signals may come in between, which may have
+    put another in its place since, or another thread's error be raised.
+    """
+    own = all(is_ours(one.f_code.co_filename) for one, _ in walk_tb(error.__traceback__))
+    if not own or type(error).__module__ != "builtins":
+        raise error
+    disarm("questions", error)

@@ -1,6 +1,7 @@
 """Runs the text of a script whose questions are followed."""
 
 import contextlib
+import itertools
 import linecache
 import math
 import sys
@@ -10,6 +11,7 @@ from nandiag.runtime.watch.told.ways.follow import Ways
 STEP = 7
 ON, OFF = (True, False), (False, False)
 WITHIN = (False, True)  # a loop was left, one around it was not
+_COUNT = itertools.count()
 
 
 class Script:
@@ -18,7 +20,7 @@ class Script:
     def __init__(self, text):
         self.ways, self.asked = Ways(), 0
         body = "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
-        self.text, self.file = f"def script(ask):\n{body}\n", f"/scripts/of/ways_{id(self)}.py"
+        self.text, self.file = f"def script(ask):\n{body}\n", f"/scripts/of/ways_{next(_COUNT)}.py"
         linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
 
     def ask(self, value):

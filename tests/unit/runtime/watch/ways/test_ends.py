@@ -233,6 +233,24 @@ def trains_in_epochs(run):
             run.update(loss)
 
 
+def gives_up_behind_an_epoch(run):
+    run.turns = 10
+    for epoch in range(4):
+        run.bad, bad = (range(10) if epoch > 1 else ()), 0
+        for batch in run.batches():
+            loss = run.loss(*batch)
+            if not torch.isfinite(loss):
+                bad += 1
+                continue
+            run.update(loss)
+        if bad > 5:
+            break
+
+
+def test_an_epoch_of_bad_losses_that_ends_the_run_is_its_end(work):
+    assert [one.what for one in ended(work, gives_up_behind_an_epoch).harms] == ["loss"]
+
+
 def test_a_trial_that_is_given_up_is_one_of_some(work):
     assert ended(work, tries_rates).harms == []
 
