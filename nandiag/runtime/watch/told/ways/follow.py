@@ -25,6 +25,7 @@ from nandiag.runtime.guard import guarded
 from nandiag.runtime.watch.told.ways.followed import Followed, failed
 from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
 from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
+from nandiag.runtime.watch.told.ways.own import is_repeated
 
 # A code object, and an instruction in it as a byte offset.
 Place: TypeAlias = tuple[CodeType, int]
@@ -58,6 +59,7 @@ class Ways:
         self._trace = self._called
         self._read = Counter[tuple[int, int]]()
         self.callers, self._made_at = set[Place](), set[Place]()
+        self._made_before, self._made_again = set[Place](), set[Place]()
 
     @guarded("questions")
     def follow(self, frame: FrameType | None, step: int) -> None:
@@ -152,11 +154,21 @@ class Ways:
             return None
         left = Left(self.path, cut=self._cut)
         loops = _training(left, {*self.callers, *made})
-        return way_of(left, loops, makes=[loop for one, loop in loops if _has(loop, one.code, self._made_at)])
+        way = way_of(left, loops, makes=[loop for one, loop in loops if _has(loop, one.code, self._made_at)])
+        given_up = way == Way(goes_on=False, around=False) and self._is_of_trials(left)
+        return Way(goes_on=True, around=True) if given_up else way
+
+    def _is_of_trials(self, left: Left) -> bool:
+        """Whether what is no loop of statements runs all of the training again, each time with a new optimizer."""
+        tries = [one for one in left.asking if one.asks is not None and (one.code, one.asks[1]) in self._made_again]
+        return any(is_repeated(one) and not left.raised(one) for one in tries)
 
     def made(self, frame: FrameType) -> None:
         """An optimizer is made."""
         self._made_at = set(map(_place, places_on(trail(frame), _FRAMES)[0]))
+        self._made_again = self._made_at & self._made_before
+        if len(self._made_before) < _LINES:
+            self._made_before |= self._made_at
 
     def has_trained(self, step: int) -> bool:
         """Whether the innermost loop around the newest bad answer of ``step`` has led to one of the ``callers``.

@@ -72,6 +72,10 @@ class Left:
         step = self._newest(one)
         return step.ends and step.for_answer is True and not any(loop.has(step.line) for loop in self._loops[one])
 
+    def raised(self, one: Followed) -> bool:
+        """Whether what a function had called raised an error of its own."""
+        return any(self._newest(inner).ends for inner in self.asking[: self.asking.index(one)])
+
     def _newest(self, one: Followed) -> Step:
         steps = self._steps[one]
         return next((step for step in reversed(steps) if step.line != RETURN), steps[0])

@@ -9,10 +9,13 @@ from typing import TypeAlias
 
 from nandiag.runtime.evidence.around.place import end_of
 from nandiag.runtime.frames import USER, Frame, kind_of, span
+from nandiag.runtime.frames.text import nodes_of, tree_of
 from nandiag.runtime.watch.told.ways.followed import Followed
 from nandiag.runtime.watch.told.ways.names import Names
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Text, adds, text_of
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Text, adds, called, text_of
 
+_REPEATS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+_MAPS = frozenset({"map", "starmap"})
 _Span: TypeAlias = tuple[int, int, int, int]
 
 
@@ -96,6 +99,18 @@ class Own:
 
 
 _ALIKE = {ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Call}
+
+
+def is_repeated(function: Followed) -> bool:
+    """Whether what is under way in a function is run again by a comprehension, or by ``map``."""
+    tree, text = tree_of(function.code.co_filename), text_of(function.code.co_filename)
+    if tree is None or text is None or function.asks is None:
+        return False
+    own = Own(function, text)
+    around = [node for node in nodes_of(tree) if isinstance(node, (*_REPEATS, ast.Call)) and own.asks(node)]
+    inner = around[-1:]  # itself, of which C code calls what is to be run
+    calls = [one for node in inner if isinstance(node, ast.Call) for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(isinstance(node, _REPEATS) for node in around) or any(called(one) in _MAPS for one in calls)
 
 
 def _doing(node: ast.AST) -> str:
