@@ -124,6 +124,7 @@ class Descent:
             return self._conditions.get((own.function, next(own.text.around(node))[0]), False)
         test = node.subject if isinstance(node, ast.Match) else node.test  # type: ignore[attr-defined]
         found = self._descends(own, test, turns=isinstance(node, ast.While))
+        self._calls(own, test, self._branch(own, node)[0])
         for given in (one for one in ast.walk(test) if isinstance(one, ast.NamedExpr)):
             self._set(own.names.targets(given), self._descends(own, given.value))
         return found

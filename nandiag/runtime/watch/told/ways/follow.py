@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -55,7 +55,7 @@ class Ways:
         self._step, self._calls, self._deepest = -1, 0, 0
         self.path: list[tuple[Followed, int]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
-        self._cut = True
+        self._cut, self._left = True, cast("Left | None", None)
         self._trace = self._called
         self._read = Counter[tuple[int, int]]()
         self.callers, self._made_at = set[Place](), set[Place]()
@@ -67,7 +67,7 @@ class Ways:
         if frame is None or self._is_usual(frame):
             return
         self.end()
-        self._followed, self.path, self._step, self._cut = [], [], step, True
+        self._followed, self.path, self._step, self._cut, self._left = [], [], step, True, None
         self._deepest = sys.getrecursionlimit() - _NEAR
         dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
         if dear or _trace() is not None or _is_deep(self._deepest):
@@ -99,18 +99,25 @@ class Ways:
             deep = not self._calls % _EACH and _is_deep(self._deepest)
             if self._events >= self._until or deep or frame.f_code.co_filename == _COMPILER:
                 self.end()
-            elif (back := frame.f_back) is not None and type(one := back.f_trace) is Followed:
-                one.calls.add((back.f_lineno, frame.f_code))
-                if frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_trace is None:
-                    frame.f_trace = Followed(frame, self, one)
+            elif (back := frame.f_back) is not None and type(back.f_trace) is Followed:
+                self._calls_on(back.f_trace, back.f_lineno, frame)
         except Exception as error:
             self.end()
             failed(error)
         return frame.f_trace
 
+    def _calls_on(self, one: Followed, line: int, frame: FrameType) -> None:
+        """What is followed calls a function of the script; a generator, which may give a loop its turns, is followed."""
+        if kind_of(frame.f_code.co_filename) != USER:
+            return
+        one.calls.add((line, frame.f_code))
+        generates = frame.f_code.co_flags & inspect.CO_GENERATOR and not is_within(frame.f_code)
+        if generates and frame.f_trace is None:
+            frame.f_trace = Followed(frame, self, (one, line))
+
     def adds(self, one: Followed, line: int) -> bool:
-        """A line is run, or a function ends with it; False where it is not we who trace any more."""
-        if _trace() != self._trace:
+        """A line is run, or a function ends with it; False where we do not trace, or for another answer."""
+        if _trace() != self._trace or one.path is not self.path:
             return False
         self._events += 1
         self.path.append((one, line))
@@ -144,6 +151,7 @@ class Ways:
                 frame.f_trace = None
             frame = frame.f_back
 
+    @guarded("questions")
     def known(self, step: int, made: Iterable[Place] = ()) -> Way | None:
         """The script has ended: return which way it went behind its newest bad answer of ``step``, if that was seen.
 
@@ -152,7 +160,7 @@ class Ways:
         self.end(cut=False)
         if step != self._step:
             return None
-        left = Left(self.path, cut=self._cut)
+        self._left = left = self._left or Left(self.path, cut=self._cut)
         loops = _training(left, {*self.callers, *made})
         way = way_of(left, loops, makes=[loop for one, loop in loops if _has(loop, one.code, self._made_at)])
         given_up = way == Way(goes_on=False, around=False) and self._is_of_trials(left)

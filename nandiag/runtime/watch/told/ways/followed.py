@@ -21,18 +21,19 @@ _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERA
 class Followed:
     """A function of the script that is under way; its text is read at the end.
 
-    ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a loop of another.
+    ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a line of another.
     ``calls``: the lines that have called functions, and these.
     """
 
-    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to")
+    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to", "path")
 
-    def __init__(self, frame: FrameType, ways: Ways, gives_to: Followed | None = None) -> None:
+    def __init__(self, frame: FrameType, ways: Ways, gives_to: tuple[Followed, int] | None = None) -> None:
         self._ways, self.code, self.gives_to = ways, frame.f_code, gives_to
         self.asks = None if gives_to is not None else (frame.f_lineno, frame.f_lasti)
         self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
         self.calls = set[tuple[int, CodeType]]()
-        ways.path.append((self, frame.f_lineno))
+        self.path = ways.path  # of this answer
+        self.path.append((self, frame.f_lineno))
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""

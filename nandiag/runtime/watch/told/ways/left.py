@@ -55,7 +55,7 @@ class Left:
             return True if loop.turned and step.for_answer is None else _not(self._for_answer(one, step))
         if not loop.over:
             return True if loop.turned else _not(self._for_answer(one, step))
-        return _not(loop.by_else or self._is_cut_off(one) or step.head)
+        return _not(loop.by_else or self._is_cut_off(one, loop) or step.head)
 
     def _for_answer(self, one: Followed, step: Step) -> bool | None:
         """Whether a step is made for the answer; that of a call which asks itself by what goes on in there."""
@@ -80,10 +80,11 @@ class Left:
         steps = self._steps[one]
         return next((step for step in reversed(steps) if step.line != RETURN), steps[0])
 
-    def _is_cut_off(self, one: Followed) -> bool:
+    def _is_cut_off(self, one: Followed, loop: Loop) -> bool:
         """Whether what gave a loop of the function its turns, a generator, was left for the answer."""
-        sources = [of for of in self._sources if of.gives_to is one and self._steps[of][-1].line == RETURN]
-        flagged = (self.goes_on(source, loop) is False for source in sources for loop in self._loops[source])
+        gone = [of for of in self._sources if of.gives_to is not None and self._steps[of][-1].line == RETURN]
+        sources = [of for of in gone if of.gives_to[0] is one and loop.is_head(of.gives_to[1])]  # type: ignore[index]
+        flagged = (self.goes_on(source, inner) is False for source in sources for inner in self._loops[source])
         return any(flagged) or any(step.jumps and step.for_answer is True for step in map(self._newest, sources))
 
 

@@ -250,6 +250,20 @@ for value in (1.0, BAD, 1.0):
         continue
     break
 """,
+    "a method that is given the answer in a condition": """
+class Stopper:
+    stop = False
+    def update(self, good):
+        if not good:
+            self.stop = True
+            return False
+        return True
+stopper, step = Stopper(), 0
+while step < 9 and not stopper.stop:
+    if stopper.update(ask(BAD if step == 2 else 1.0)):
+        value = 1.0
+    step += 1
+""",
     "by a key": """
 state = {"stop": False}
 turn = 0
