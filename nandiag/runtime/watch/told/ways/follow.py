@@ -107,7 +107,7 @@ class Ways:
         return frame.f_trace
 
     def _calls_on(self, one: Followed, line: int, frame: FrameType) -> None:
-        """What is followed calls a function of the script; a generator, which may give a loop its turns, is followed."""
+        """What is followed calls a function of the script; a generator, which gives a loop its turns, is followed."""
         if kind_of(frame.f_code.co_filename) != USER:
             return
         one.calls.add((line, frame.f_code))
