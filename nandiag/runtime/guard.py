@@ -8,6 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -46,7 +47,16 @@ def handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
 def is_of_signal(error: BaseException) -> bool:
     """Whether ``error`` was raised by a handler of a signal, which came while we were at work: it is the script's."""
     codes = {_code(one) for one in handlers().values()}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(frame.f_code in codes or _is_handling(frame) for frame in frames)
+
+
+def _is_handling(frame: FrameType) -> bool:
+    """Whether a function was called as handlers are, with a signal and a frame: it may be one no more by now."""
+    words = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    given = [frame.f_locals.get(one) for one in words]
+    pairs = [(number, one) for number, one in pairwise(given) if isinstance(number, int) and type(one) is FrameType]
+    return any(number in signal.valid_signals() for number, _ in pairs)
 
 
 def _code(handler: Any) -> object:

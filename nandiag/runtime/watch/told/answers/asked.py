@@ -25,7 +25,8 @@ from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.packed.words import Given, Made, is_of
 from nandiag.runtime.tape.state import capturing
 from nandiag.runtime.watch.clock import Clock
-from nandiag.runtime.watch.told.ways.follow import Way, Ways
+from nandiag.runtime.watch.told.ways.follow import Ways
+from nandiag.runtime.watch.told.ways.left import Way
 
 _MOST, _LARGEST, _FRAMES = 16, 1 << 10, 6
 _BEHIND = 4

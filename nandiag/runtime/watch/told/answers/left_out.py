@@ -257,7 +257,11 @@ class LeftOut:
         """
         capture = self._sentinel.capture
         if capture.on_first_root is None:
-            capture.on_first_root = self._passed
+            capture.on_first_root = self._look_on
+
+    def _look_on(self) -> None:
+        with self.asked.ways.let_be():
+            self._passed()
 
     @guarded("questions")
     def _passed(self) -> None:

@@ -12,17 +12,20 @@ import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
-from nandiag.runtime.guard import disarm, guarded
-from nandiag.runtime.watch.told.ways.flags import Run, is_flagged
-from nandiag.runtime.watch.told.ways.loops import RETURN, Loop, function_around, is_within, loops_around
+from nandiag.runtime.guard import guarded
+from nandiag.runtime.watch.told.ways.followed import Followed, failed
+from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
+from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
+from nandiag.runtime.watch.told.ways.own import is_repeated
 
 # A code object, and an instruction in it as a byte offset.
 Place: TypeAlias = tuple[CodeType, int]
@@ -30,56 +33,15 @@ Place: TypeAlias = tuple[CodeType, int]
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
 _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
+# So near to the limit of recursion nothing is followed, as each of our frames is one that the script may have; each of
+# so many calls looks how near it is.
+_NEAR, _EACH = 64, 8
 # A line that has read so many bad numbers; lines.
 _OFTEN, _LINES = 8, 4096
-_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "convert_frame.py")
 
 
 _trace = sys.gettrace
-
-
-class Way(NamedTuple):
-    """Where the script went: ``goes_on`` with the innermost loop, or with one ``around`` that it has left."""
-
-    goes_on: bool
-    around: bool
-
-
-class Followed:
-    """A function of the script that is under way, and the lines that it has run since; its text is read at the end."""
-
-    __slots__ = ("_resumes", "_ways", "code", "lines")
-
-    def __init__(self, frame: FrameType, ways: Ways) -> None:
-        self._ways, self.code = ways, frame.f_code
-        self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
-        self.lines = [frame.f_lineno]  # in the order of their runs, that which asks first; RETURN behind all
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
-        try:
-            if event == "line":
-                self.lines.append(frame.f_lineno)
-            elif event == "return" and not self._resumes:
-                self.lines.append(RETURN)
-            self._ways.count()
-        except Exception as error:
-            self._ways.end()
-            disarm("questions", error)  # what a handler of signals of the script's raised here is raised on
-        return self
-
-    def loops(self) -> list[Loop]:
-        """Return the loops around the line that asks, the innermost first, each as it was left."""
-        loops = loops_around(self.code, self.lines[0])
-        for loop in loops:
-            for line in self.lines[1:]:
-                loop.runs(line)
-        return loops
-
-    def run(self) -> Run:
-        """Return the lines that it has run."""
-        return Run(self.code.co_filename, self.lines[0], frozenset(self.lines))
 
 
 class Ways:
@@ -90,12 +52,14 @@ class Ways:
 
     def __init__(self) -> None:
         self._began, self._events, self._until = perf_counter(), 0, 0
-        self._step = -1
+        self._step, self._calls, self._deepest = -1, 0, 0
+        self.path: list[tuple[Followed, int]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
-        self._cut = False
+        self._cut, self._left = True, cast("Left | None", None)
         self._trace = self._called
         self._read = Counter[tuple[int, int]]()
         self.callers, self._made_at = set[Place](), set[Place]()
+        self._made_before, self._made_again = set[Place](), set[Place]()
 
     @guarded("questions")
     def follow(self, frame: FrameType | None, step: int) -> None:
@@ -103,9 +67,10 @@ class Ways:
         if frame is None or self._is_usual(frame):
             return
         self.end()
-        self._followed, self._step, self._cut = [], step, False
+        self._followed, self.path, self._step, self._cut, self._left = [], [], step, True, None
+        self._deepest = sys.getrecursionlimit() - _NEAR
         dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
-        if dear or _trace() is not None:
+        if dear or _trace() is not None or _is_deep(self._deepest):
             return
         self._until = self._events + _MOST
         for _ in range(_FRAMES):
@@ -117,34 +82,64 @@ class Ways:
                 self._followed.append(one)
             frame = frame.f_back
         sys.settrace(self._trace)
-        sys.gettrace = _nobody  # as far as the script can see
+        sys.gettrace = _seen
 
     def _is_usual(self, frame: FrameType) -> bool:
         """Whether its line reads bad numbers as a rule, as of a metric that is not defined: it leads nowhere."""
         line = id(frame.f_code), frame.f_lasti
-        self._read[line] += len(self._read) < _LINES or line in self._read
+        if line in self._read or len(self._read) < _LINES:
+            self._read[line] += 1
         return self._read[line] > _OFTEN
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _called(self, frame: FrameType, *_: Any) -> Any:
         """A function is called, or one goes on that had yielded."""
         try:
-            self.count()
-            if event == "call" and frame.f_code.co_filename == _COMPILER:
+            self._events += 1
+            self._calls += 1
+            deep = not self._calls % _EACH and _is_deep(self._deepest)
+            if self._events >= self._until or deep or frame.f_code.co_filename == _COMPILER:
                 self.end()
+            elif (back := frame.f_back) is not None and type(back.f_trace) is Followed:
+                self._calls_on(back.f_trace, back.f_lineno, frame)
         except Exception as error:
             self.end()
-            disarm("questions", error)
+            failed(error)
         return frame.f_trace
 
-    def count(self) -> None:
-        """One more event was seen."""
+    def _calls_on(self, one: Followed, line: int, frame: FrameType) -> None:
+        """What is followed calls a function of the script; a generator, which gives a loop its turns, is followed."""
+        if kind_of(frame.f_code.co_filename) != USER:
+            return
+        one.calls.add((line, frame.f_code))
+        generates = frame.f_code.co_flags & inspect.CO_GENERATOR and not is_within(frame.f_code)
+        if generates and frame.f_trace is None:
+            frame.f_trace = Followed(frame, self, (one, line))
+
+    def adds(self, one: Followed, line: int) -> bool:
+        """A line is run, or a function ends with it; False where we do not trace, or for another answer."""
+        if _trace() != self._trace or one.path is not self.path:
+            return False
         self._events += 1
+        self.path.append((one, line))
         if self._events >= self._until:
             self.end()
+        return True
+
+    @contextmanager
+    def let_be(self) -> Iterator[None]:
+        """Follow no line of what we do ourselves meanwhile, however long that takes."""
+        ours = _trace() == self._trace
+        if ours:
+            sys.settrace(None)
+        try:
+            yield
+        finally:
+            if ours and _trace() is None and self._followed:
+                sys.settrace(self._trace)
 
     def end(self, *, cut: bool = True) -> None:
         """Follow no more, in this thread; ``cut``: the script goes on."""
-        if sys.gettrace is _nobody:
+        if sys.gettrace is _seen:
             sys.gettrace = _trace
         if _trace() != self._trace:
             return
@@ -156,39 +151,32 @@ class Ways:
                 frame.f_trace = None
             frame = frame.f_back
 
+    @guarded("questions")
     def known(self, step: int, made: Iterable[Place] = ()) -> Way | None:
         """The script has ended: return which way it went behind its newest bad answer of ``step``, if that was seen.
 
         ``made``: where functions stood that made what was asked of.
         """
         self.end(cut=False)
-        turns = {*self.callers, *made}
         if step != self._step:
             return None
-        left: bool | None = None
-        for code, loop in self._loops(turns):
-            if not (loop.over or loop.turned) and self._cut:
-                return None if left is None else Way(goes_on=False, around=True)
-            if self._ended_by_itself(loop):
-                # Each turn of it trains anew, by an optimizer of its own: one of some trials was given up.
-                return Way(goes_on=not left or _has(loop, code, self._made_at), around=bool(left))
-            left = True
-        return None if left is None else Way(goes_on=False, around=False)
+        self._left = left = self._left or Left(self.path, cut=self._cut)
+        loops = _training(left, {*self.callers, *made})
+        way = way_of(left, loops, makes=[loop for one, loop in loops if _has(loop, one.code, self._made_at)])
+        given_up = way == Way(goes_on=False, around=False) and self._is_of_trials(left)
+        return Way(goes_on=True, around=True) if given_up else way
 
-    def _loops(self, turns: Iterable[Place]) -> list[tuple[CodeType, Loop]]:
-        """Return the loops around the answer, the innermost first; none that only looks at what others have made.
-
-        Where ``turns`` are of some, the others are such: they go through gradients, say.
-        """
-        loops = [(one.code, loop) for one in self._followed for loop in one.loops()]
-        return [(code, loop) for code, loop in loops if _has(loop, code, turns)] or loops
+    def _is_of_trials(self, left: Left) -> bool:
+        """Whether what is no loop of statements runs all of the training again, each time with a new optimizer."""
+        tries = [one for one in left.asking if one.asks is not None and (one.code, one.asks[1]) in self._made_again]
+        return any(is_repeated(one) and not left.raised(one) for one in tries)
 
     def made(self, frame: FrameType) -> None:
         """An optimizer is made."""
         self._made_at = set(map(_place, places_on(trail(frame), _FRAMES)[0]))
-
-    def _ended_by_itself(self, loop: Loop) -> bool:
-        return loop.turned and not loop.by_else and not is_flagged(loop.node, [one.run() for one in self._followed])
+        self._made_again = self._made_at & self._made_before
+        if len(self._made_before) < _LINES:
+            self._made_before |= self._made_at
 
     def has_trained(self, step: int) -> bool:
         """Whether the innermost loop around the newest bad answer of ``step`` has led to one of the ``callers``.
@@ -197,18 +185,18 @@ class Ways:
         """
         if step != self._step or not self._followed:
             return True
-        inner = next((one for one in self._followed if loops_around(one.code, one.lines[0])), None)
+        inner = next((one for one in self._followed if loops_around(one.code, one.line)), None)
         if inner is None:
             asks = self._followed[0].code
             return asks.co_name != "<module>" and any(code is asks for code, _ in self.callers)
-        return _has(loops_around(inner.code, inner.lines[0])[0], inner.code, self.callers)
+        return _has(loops_around(inner.code, inner.line)[0], inner.code, self.callers)
 
     def around(self) -> list[tuple[str, ast.AST]]:
         """Return the functions that ask, by their files, up to the innermost loop or comprehension: of that no more."""
         found = list[tuple[str, ast.AST]]()
         for one in self._followed:
-            loops = loops_around(one.code, one.lines[0])
-            node = loops[0].node if loops else function_around(one.code, one.lines[0])
+            loops = loops_around(one.code, one.line)
+            node = loops[0].node if loops else function_around(one.code, one.line)
             if node is not None:
                 found.append((one.code.co_filename, node))
             if loops or is_within(one.code):
@@ -217,7 +205,25 @@ class Ways:
 
     def has_loop(self) -> bool:
         """Whether a loop is around the newest bad answer."""
-        return any(loops_around(one.code, one.lines[0]) for one in self._followed)
+        return any(loops_around(one.code, one.line) for one in self._followed)
+
+
+def _training(left: Left, turns: Iterable[Place]) -> list[tuple[Followed, Loop]]:
+    """Return the loops around the answer, the innermost first; none that only looks at what others have made.
+
+    Where ``turns`` are of some, the others are such: they go through gradients, say.
+    """
+    loops = [(one, loop) for one in left.asking for loop in left.loops(one)]
+    return [(one, loop) for one, loop in loops if _has(loop, one.code, turns)] or loops
+
+
+def _is_deep(most: int) -> bool:
+    """Whether there are so many frames."""
+    try:
+        sys._getframe(most)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(known: Sequence[Any]) -> Place:
@@ -229,5 +235,7 @@ def _has(loop: Loop, code: CodeType, places: Iterable[Place]) -> bool:
     return any(loop.has(Frame(*place).line) for place in places if place[0] is code)
 
 
-def _nobody() -> None:
-    """Stand in for ``sys.gettrace`` where nobody but we traces."""
+def _seen() -> Any:
+    """Stand in for ``sys.gettrace``: as far as the script can see we do not trace."""
+    now = _trace()
+    return None if isinstance(getattr(now, "__self__", None), Ways) else now

@@ -9,13 +9,11 @@ from types import CodeType
 
 from nandiag.runtime.evidence.around.place import Function, end_of
 from nandiag.runtime.frames.text import tree_of
+from nandiag.runtime.watch.told.ways.text import ENDS, LOOPS, called
 
-ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 # What is no statement has no loop of statements.
 _WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
-RETURN = 0  # stands for the end of a function, where others have lines
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Loop:
@@ -25,7 +23,7 @@ class Loop:
     ``by_else``: what stands behind its turns then leads out of more, as where all of some attempts have failed.
     """
 
-    __slots__ = ("_body", "_endless", "_head", "by_else", "node", "over", "turned")
+    __slots__ = ("_body", "_endless", "_head", "by_else", "left_at", "node", "over", "turned")
 
     def __init__(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         self.node = node
@@ -34,6 +32,11 @@ class Loop:
         # Of `while True` nothing is asked, so that a turn begins with the first line within.
         self._endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
         self.turned = self.over = self.by_else = False
+        self.left_at = -1  # the number of the last line that is run in it
+
+    def is_head(self, line: int) -> bool:
+        """Whether a ``line`` is its head; of what is all in one line any may be."""
+        return line in self._head
 
     def has(self, line: int) -> bool:
         """Whether a ``line`` is run in each turn of it; what a ``for`` goes over is asked for once."""
@@ -59,7 +62,7 @@ def loops_around(code: CodeType, line: int) -> list[Loop]:
     for node in () if tree is None else _down(tree, line):
         if isinstance(node, inner):
             found.clear()
-        elif isinstance(node, _LOOPS):
+        elif isinstance(node, LOOPS):
             found.append(Loop(node))
     return [one for one in reversed(found) if one.has(line)]
 
@@ -78,8 +81,8 @@ def function_around(code: CodeType, line: int) -> ast.AST | None:
 
 def _lead_out(statements: Sequence[ast.stmt]) -> bool:
     inner = [node for one in statements for node in ast.walk(one)]
-    called = {ast.unparse(one.func).rpartition(".")[2] for one in inner if isinstance(one, ast.Call)}
-    return any(isinstance(one, ast.Raise | ast.Break | ast.Return) for one in inner) or bool(called & ENDS)
+    names = {called(one) for one in inner if isinstance(one, ast.Call)}
+    return any(isinstance(one, ast.Raise | ast.Break | ast.Return) for one in inner) or bool(names & ENDS)
 
 
 def _down(node: ast.AST, line: int) -> Iterator[ast.AST]:

@@ -1,6 +1,7 @@
 """What a run ends on, and what it has passed over, by the way that it went: guards, and losses that it died of."""
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -223,6 +224,33 @@ def tries_rates(run):
             continue
 
 
+def with_its_batches(run, rate):
+    run.bad = (4,) if rate == 0.1 else ()
+    return trial(run, rate)
+
+
+def tries_rates_in_a_comprehension(run):
+    assert {rate: with_its_batches(run, rate) for rate in (0.01, 0.1)}
+
+
+def tries_rates_by_map(run):
+    assert list(map(lambda rate: (rate, with_its_batches(run, rate)), (0.01, 0.1)))  # noqa: C417 - as scripts have it
+
+
+def tries_rates_by_map_itself(run):
+    assert list(map(functools.partial(with_its_batches, run), (0.01, 0.1)))
+
+
+def trains_twice_by_hand(run):
+    assert [with_its_batches(run, 0.01)]
+    assert [with_its_batches(run, 0.1)]
+
+
+def trains_two_at_once(run):
+    run.others = [torch.optim.SGD(run.net.parameters(), lr=rate) for rate in (0.01, 0.1)]
+    assert [with_its_batches(run, rate) for rate in (0.1,)]
+
+
 def trains_in_epochs(run):
     for epoch in range(2):
         run.bad = (4,) if epoch == 1 else ()
@@ -233,8 +261,34 @@ def trains_in_epochs(run):
             run.update(loss)
 
 
-def test_a_trial_that_is_given_up_is_one_of_some(work):
-    assert ended(work, tries_rates).harms == []
+def gives_up_behind_an_epoch(run):
+    run.turns = 10
+    for epoch in range(4):
+        run.bad, bad = (range(10) if epoch > 1 else ()), 0
+        for batch in run.batches():
+            loss = run.loss(*batch)
+            if not torch.isfinite(loss):
+                bad += 1
+                continue
+            run.update(loss)
+        if bad > 5:
+            break
+
+
+def test_an_epoch_of_bad_losses_that_ends_the_run_is_its_end(work):
+    assert [one.what for one in ended(work, gives_up_behind_an_epoch).harms] == ["loss"]
+
+
+@pytest.mark.parametrize(
+    "way", [tries_rates, tries_rates_in_a_comprehension, tries_rates_by_map, tries_rates_by_map_itself]
+)
+def test_a_trial_that_is_given_up_is_one_of_some(work, way):
+    assert ended(work, way).harms == []
+
+
+@pytest.mark.parametrize("way", [trains_twice_by_hand, trains_two_at_once])
+def test_a_training_that_is_given_up_is_no_trial(work, way):
+    assert [one.what for one in ended(work, way).harms] == ["loss"]
 
 
 def test_an_epoch_that_is_given_up_is_the_end_of_its_training(work):

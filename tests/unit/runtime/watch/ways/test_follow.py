@@ -1,7 +1,6 @@
 """Where a script goes behind a bad answer is seen by the lines that it runs, whatever its guard is made of."""
 
-import contextlib
-import linecache
+import functools
 import math
 import signal
 import sys
@@ -10,42 +9,13 @@ import pytest
 
 from nandiag.runtime.watch.told.ways import follow
 from nandiag.runtime.watch.told.ways.follow import Ways
-
-STEP = 7
-ON, OFF = (True, False), (False, False)
-WITHIN = (False, True)  # a loop was left, one around it was not
+from tests.unit.runtime.watch.ways.scripted import OFF, ON, STEP, WITHIN, Script
 
 
 @pytest.fixture(autouse=True)
 def worker(recording, monkeypatch):
     recording()
     monkeypatch.setattr(follow, "BOUNDARIES", {id(Script.way.__code__)})
-
-
-class Script:
-    """Runs the text of a function ``script(ask)``; ``ask(value)`` is a question that a bad value is the answer to."""
-
-    def __init__(self, text):
-        self.ways, self.asked = Ways(), 0
-        body = "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
-        self.text, self.file = f"def script(ask):\n{body}\n", f"/scripts/of/ways_{id(self)}.py"
-        linecache.cache[self.file] = len(self.text), None, self.text.splitlines(keepends=True), self.file
-
-    def ask(self, value):
-        self.asked += 1
-        if not math.isfinite(value):
-            self.ways.follow(sys._getframe(1), STEP)
-        return math.isfinite(value)
-
-    def way(self):
-        names = {"math": math, "contextlib": contextlib, "BAD": math.nan}
-        exec(compile(self.text, self.file, "exec"), names)  # noqa: S102 - a script
-        with contextlib.suppress(SystemExit):
-            names["script"](self.ask)
-        assert sys.gettrace() is not self.ways._trace or self.ways._followed
-        way = self.ways.known(STEP)
-        assert sys.gettrace() is None
-        return way if way is None else tuple(way)
 
 
 PASSES = {
@@ -397,10 +367,7 @@ for value in (1.0, BAD):
 def test_what_fails_within_is_not_the_scripts(monkeypatch):
     script = Script(PASSES["continue"])
 
-    def fails(ways):
-        raise RuntimeError
-
-    monkeypatch.setattr(Ways, "count", fails)
+    monkeypatch.setattr(Ways, "adds", functools.partial(int, "no number"))
     assert script.way() is None
     assert script.asked == 3
 
@@ -411,7 +378,7 @@ def test_what_a_handler_of_signals_raises_in_it_reaches_the_script(monkeypatch):
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        monkeypatch.setattr(Ways, "count", lambda ways: handler(signal.SIGALRM, None))
+        monkeypatch.setattr(Ways, "adds", lambda *_: handler(signal.SIGALRM, None))
         with pytest.raises(TimeoutError):
             Script(PASSES["continue"]).way()
     finally:

@@ -1,0 +1,228 @@
+"""What the script has made of a bad answer, by the lines that it ran since: names, and the ways that it took (worker).
+
+A statement descends from the answer where it asks, or reads what was made of that, or is run only for a condition that
+does. What good turns do as well does not: a count of turns, the next batch. Nothing is told apart but by the text.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from types import CodeType
+from typing import NamedTuple
+
+from nandiag.runtime.frames import USER, kind_of
+from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
+from nandiag.runtime.watch.told.ways.names import GROWN, HELD
+from nandiag.runtime.watch.told.ways.own import Own, set_in
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, text_of
+
+
+class Step(NamedTuple):
+    """A line that was run: whether it is left ``for_answer``, None where that is not to be told; and a loop's ``head``.
+
+    ``ends``: it raises an error, or ends the script; ``jumps``: it leaves a loop or function.
+    """
+
+    function: Followed
+    line: int
+    for_answer: bool | None = False
+    head: bool | None = False
+    ends: bool = False
+    jumps: bool = False
+
+
+class Descent:
+    """Goes through the lines in the order in which they were run."""
+
+    def __init__(self) -> None:
+        self._made, self._maybe = set[str](), set[str]()
+        self._conditions = dict[tuple[Followed, ast.AST], bool | None]()
+        self._jumped = defaultdict[Followed, dict[ast.AST, ast.AST]](dict)  # and what is not run by it
+        self._last = dict[Followed, Step]()
+        self._known = dict[tuple[Followed, int], tuple[int, Step]]()
+        self._of = dict[Followed, Own | None]()
+        self._version = 0
+
+    def steps(self, path: Iterable[tuple[Followed, int]]) -> list[Step]:
+        """Return a step for each line."""
+        return [self._step(one, line) for one, line in path]
+
+    def _step(self, one: Followed, line: int) -> Step:
+        """Return what a line does; it is read anew where something was made since it was run before."""
+        version, step = self._known.get((one, line), (-1, None))
+        if step is None or version != self._version:
+            before = self._version
+            step = self._runs(one, line)
+            if self._version == before:
+                self._known[one, line] = before, step
+        if line != RETURN:
+            self._last[one] = step
+        return step
+
+    def _runs(self, one: Followed, line: int) -> Step:
+        step = Step(one, line)
+        if one not in self._of:
+            text = text_of(one.code.co_filename)
+            self._of[one] = None if text is None else Own(one, text)
+        function = self._of[one]
+        for node in () if function is None or line == RETURN else function.text.at.get(line, ()):
+            step = self._runs_node(function, node, step)  # type: ignore[arg-type]
+        return step
+
+    def _runs_node(self, own: Own, node: ast.AST, step: Step) -> Step:
+        if isinstance(node, (*LOOPS, *BRANCHES, ast.Match)):
+            found = self._head(own, node)
+            return step._replace(for_answer=found, head=found if isinstance(node, LOOPS) else step.head)
+        branch, for_answer = self._branch(own, node)
+        heads = isinstance(node, ast.With | ast.AsyncWith)
+        asks = any(own.asks(one.context_expr) for one in node.items) if heads else own.asks(node)  # type: ignore[attr-defined]
+        if not heads:
+            self._gives(own, node, branch)
+            self._calls(own, node, branch)
+        last = self._last.get(own.function)
+        if last is not None and own.is_on_the_way_out(node, last.line):
+            return last
+        if isinstance(node, ast.Assert):
+            for_answer = for_answer or asks or self._reads(own, node.test)
+        ends = isinstance(node, ast.Raise | ast.Assert) or is_exit(node)
+        leaves = ends or isinstance(node, ast.Break | ast.Return)
+        if not leaves and for_answer is False:
+            for_answer = self._reads(own, node) or None  # an error that is raised there
+        return step._replace(for_answer=asks or for_answer, ends=ends, jumps=leaves)
+
+    # what heads and conditions are made of
+
+    def _head(self, own: Own, node: ast.AST) -> bool | None:
+        """A condition is asked for, or the next turn of a loop; returns whether it descends from the answer."""
+        if isinstance(node, LOOPS):
+            self._turns(own, node)
+        if isinstance(node, ast.For | ast.AsyncFor):
+            self._set(own.names.targets(node), self._descends(own, node.iter))
+            return False
+        found = self._condition(own, node)
+        if self._conditions.get((own.function, node), False) is not found:
+            self._changed()
+            self._conditions[own.function, node] = found
+        if isinstance(node, ast.If) and found:
+            self._jumps_over(own, node)
+        return found
+
+    def _turns(self, own: Own, loop: ast.AST) -> None:
+        """What was jumped over in the turn before is not in the next."""
+        for one in list(self._jumped[own.function]):
+            if loop in {outer for outer, _ in own.text.around(one)}:
+                self._changed()
+                del self._jumped[own.function][one]
+
+    def _condition(self, own: Own, node: ast.AST) -> bool | None:
+        if isinstance(node, ast.ExceptHandler):
+            last = self._last.get(own.function)
+            return last is not None and last.for_answer is True
+        if isinstance(node, ast.match_case):
+            return self._conditions.get((own.function, next(own.text.around(node))[0]), False)
+        test = node.subject if isinstance(node, ast.Match) else node.test  # type: ignore[attr-defined]
+        found = self._descends(own, test, turns=isinstance(node, ast.While))
+        self._calls(own, test, self._branch(own, node)[0])
+        for given in (one for one in ast.walk(test) if isinstance(one, ast.NamedExpr)):
+            self._set(own.names.targets(given), self._descends(own, given.value))
+        return found
+
+    def _jumps_over(self, own: Own, node: ast.If) -> None:
+        """Where one way of a condition leads away, what stands behind it is run for the other."""
+        jump = jumps(node.body) or jumps(node.orelse)
+        if jump is not None and node not in self._jumped[own.function]:
+            away = isinstance(jump, ast.Break | ast.Continue)
+            self._changed()
+            self._jumped[own.function][node] = own.text.loop(node) if away else own.text.scope(node)
+
+    def _branch(self, own: Own, node: ast.AST) -> tuple[ast.AST | None, bool | None]:
+        """Return the condition that descends from the answer which a statement is run for, and whether it is for it.
+
+        What a condition within asks of, that each turn moves, may be what it is run for instead.
+        """
+        counted = False
+        around = list(own.text.around(node))
+        for outer, part in around:
+            found = self._conditions.get((own.function, outer), False) if isinstance(outer, BRANCHES) else False
+            if isinstance(outer, LOOPS) and part in outer.orelse:
+                found = found or self._has_broken(own, outer)
+            if found is not False:
+                return outer, None if counted or found is None else True
+            counted = counted or (isinstance(outer, ast.If) and own.is_counted(outer.test))
+        inside = {id(outer) for outer, _ in around} | {id(own.text.scope(node))}
+        for one, region in self._jumped[own.function].items():
+            if own.is_behind(node, one) and id(region) in inside:
+                return one, None if counted else True
+        return None, False
+
+    def _has_broken(self, own: Own, loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+        """Whether a break that was not run, for the answer, would have led round what stands behind the turns."""
+        breaks = (one for one in ast.walk(loop) if isinstance(one, ast.If) and isinstance(jumps(one.body), ast.Break))
+        return any(self._conditions.get((own.function, one)) is True for one in breaks)
+
+    def _descends(self, own: Own, node: ast.AST, *, turns: bool = False) -> bool | None:
+        return own.asks(node) or self._reads(own, node, turns=turns)
+
+    def _reads(self, own: Own, node: ast.AST, *, turns: bool = False) -> bool | None:
+        if not (self._made or self._maybe):
+            return False
+        names = own.names.reads(node, turns=turns)
+        return bool(names & self._made) or (None if names & self._maybe else False)
+
+    # what statements give a value
+
+    def _gives(self, own: Own, node: ast.AST, branch: ast.AST | None) -> None:
+        for given in (one for one in ast.walk(node) if isinstance(one, GIVEN)):
+            if given.value is None:
+                continue
+            found = self._descends(own, given.value)
+            if not found and branch is not None:
+                found = _only(own, given, branch)
+            if found is not False or not isinstance(given, ast.AugAssign):
+                self._set(own.names.targets(given), found)
+
+    def _calls(self, own: Own, node: ast.AST, branch: ast.AST | None) -> None:
+        """What is called for the answer may set anything of its own; what is given the answer only if it asks."""
+        for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+            words = [*call.args, *(word.value for word in call.keywords)]
+            given = any(own.asks(one) or self._reads(own, one) is True for one in words)
+            done = False if branch is None else _only(own, call, branch)
+            found = given or done
+            if found is False:
+                continue
+            codes = [code for line, code in own.function.calls if _is_of(code, call) and own.is_at(line, node)]
+            for code in codes:
+                self._set(set_in(code, surely=done is True), found)
+            name = own.names.receiver(call)
+            if name is not None and not any(kind_of(code.co_filename) == USER for code in codes):
+                self._set({name if done is not False else name.removesuffix(GROWN) + HELD}, found)
+
+    def _set(self, names: set[str], found: bool | None) -> None:  # noqa: FBT001 - as it was found
+        for name in names:
+            if found is True and name not in self._made:
+                self._made.add(name)
+                self._changed()
+            elif found is None and name not in (self._made | self._maybe):
+                self._maybe.add(name)
+                self._changed()
+            elif found is False:
+                gone = {name, name + HELD, name + GROWN}
+                if gone & (self._made | self._maybe):
+                    self._made -= gone
+                    self._maybe -= gone
+                    self._changed()
+
+    def _changed(self) -> None:
+        self._version += 1
+
+
+def _only(own: Own, node: ast.AST, branch: ast.AST) -> bool | None:
+    """Whether a statement is run for the answer alone; None where it may be run in good turns too."""
+    as_well = own.is_done_as_well(node, branch)
+    return None if as_well is None else not as_well
+
+
+def _is_of(code: CodeType, call: ast.Call) -> bool:
+    return code.co_name in {called(call), "__call__", "__init__"}

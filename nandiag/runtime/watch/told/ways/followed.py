@@ -1,0 +1,71 @@
+"""One function of the script that is under way behind a bad answer, as Python's trace function tells of it (worker)."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from traceback import walk_tb
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from nandiag.runtime.frames import is_ours
+from nandiag.runtime.guard import disarm
+
+if TYPE_CHECKING:
+    from nandiag.runtime.watch.told.ways.follow import Ways
+
+RETURN = 0  # stands for the end of a function, where others have lines
+_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class Followed:
+    """A function of the script that is under way; its text is read at the end.
+
+    ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a line of another.
+    ``calls``: the lines that have called functions, and these.
+    """
+
+    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to", "path")
+
+    def __init__(self, frame: FrameType, ways: Ways, gives_to: tuple[Followed, int] | None = None) -> None:
+        self._ways, self.code, self.gives_to = ways, frame.f_code, gives_to
+        self.asks = None if gives_to is not None else (frame.f_lineno, frame.f_lasti)
+        self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
+        self.calls = set[tuple[int, CodeType]]()
+        self.path = ways.path  # of this answer
+        self.path.append((self, frame.f_lineno))
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
+        try:
+            going = not (event == "return" and self._resumes and _yields(frame))
+            line = RETURN if event == "return" else frame.f_lineno
+            if event in {"line", "return"} and going and not self._ways.adds(self, line):
+                frame.f_trace = None  # else it would be called for whoever traces
+                return None
+        except Exception as error:
+            self._ways.end()
+            failed(error)
+        return self
+
+    @property
+    def line(self) -> int:
+        """The line that asks."""
+        return self.asks[0] if self.asks is not None else self.code.co_firstlineno
+
+
+def _yields(frame: FrameType) -> bool:
+    """Whether a function that returns will go on."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("YIELD")
+
+
+def failed(error: Exception) -> None:
+    """Switch the following off; what was raised by others, in the midst of it, is raised on.
+
+    Nothing is called there but our own and what is built in. A handler of signals may come in between, which may have
+    put another in its place since, or another thread's error be raised.
+    """
+    own = all(is_ours(one.f_code.co_filename) for one, _ in walk_tb(error.__traceback__))
+    if not own or type(error).__module__ != "builtins":
+        raise error
+    disarm("questions", error)

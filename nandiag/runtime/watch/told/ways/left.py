@@ -1,0 +1,115 @@
+"""How the loops around a bad answer were left: by themselves, or for what was made of the answer (worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nandiag.runtime.watch.told.ways.descent import Descent, Step
+from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
+from nandiag.runtime.watch.told.ways.loops import Loop, loops_around
+
+
+class Way(NamedTuple):
+    """Where the script went: ``goes_on`` with the innermost loop, or with one ``around`` that it has left."""
+
+    goes_on: bool
+    around: bool
+
+
+class Left:
+    """The functions that ask, the innermost first, and what they have run since.
+
+    ``cut``: the script went on, unseen.
+    """
+
+    def __init__(self, path: Iterable[tuple[Followed, int]], *, cut: bool) -> None:
+        self._cut, self._steps = cut, dict[Followed, list[Step]]()
+        for step in Descent().steps(path):
+            self._steps.setdefault(step.function, []).append(step)
+        self.asking = [one for one in self._steps if one.asks is not None]
+        self._sources = [one for one in self._steps if one.gives_to is not None]
+        self._loops = {one: self._run(one) for one in self._steps}
+
+    def _run(self, one: Followed) -> list[Loop]:
+        first, *others = self._steps[one]
+        loops = loops_around(one.code, first.line)
+        for loop in loops:
+            for at, step in enumerate(others, 1):
+                loop.runs(step.line)
+                if loop.over:
+                    loop.left_at = at - 1
+                    break
+        return loops
+
+    def loops(self, one: Followed) -> list[Loop]:
+        """Return the loops of a function around where it asks, the innermost first, each as it was left."""
+        return self._loops[one]
+
+    def goes_on(self, one: Followed, loop: Loop) -> bool | None:
+        """Whether a loop went on or ended by itself, and was not left for the answer; None where that is not known."""
+        if not (loop.over or loop.turned) and self._cut:
+            return None
+        step = self._steps[one][loop.left_at if loop.over else -1]
+        if loop.over and not loop.is_head(step.line):
+            return True if loop.turned and step.for_answer is None else _not(self._for_answer(one, step))
+        if not loop.over:
+            return True if loop.turned else _not(self._for_answer(one, step))
+        return _not(loop.by_else or self._is_cut_off(one, loop) or step.head)
+
+    def _for_answer(self, one: Followed, step: Step) -> bool | None:
+        """Whether a step is made for the answer; that of a call which asks itself by what goes on in there."""
+        if step is not self._steps[one][0] or step.jumps or one in (*self.asking[:1], *self._sources):
+            return step.for_answer
+        return self.for_answer(self.asking[self.asking.index(one) - 1]) or None
+
+    def for_answer(self, one: Followed) -> bool | None:
+        """Whether a function was left for the answer."""
+        return self._for_answer(one, self._newest(one))
+
+    def ends_for_answer(self, one: Followed) -> bool:
+        """Whether it raised an error, or ended the script, for the answer: behind its loops."""
+        step = self._newest(one)
+        return step.ends and step.for_answer is True and not any(loop.has(step.line) for loop in self._loops[one])
+
+    def raised(self, one: Followed) -> bool:
+        """Whether what a function had called raised an error of its own."""
+        return any(self._newest(inner).ends for inner in self.asking[: self.asking.index(one)])
+
+    def _newest(self, one: Followed) -> Step:
+        steps = self._steps[one]
+        return next((step for step in reversed(steps) if step.line != RETURN), steps[0])
+
+    def _is_cut_off(self, one: Followed, loop: Loop) -> bool:
+        """Whether what gave a loop of the function its turns, a generator, was left for the answer."""
+        gone = [of for of in self._sources if of.gives_to is not None and self._steps[of][-1].line == RETURN]
+        sources = [of for of in gone if of.gives_to[0] is one and loop.is_head(of.gives_to[1])]  # type: ignore[index]
+        flagged = (self.goes_on(source, inner) is False for source in sources for inner in self._loops[source])
+        return any(flagged) or any(step.jumps and step.for_answer is True for step in map(self._newest, sources))
+
+
+def _not(known: bool | None) -> bool | None:  # noqa: FBT001 - as it is known
+    return None if known is None else not known
+
+
+def way_of(left: Left, loops: Sequence[tuple[Followed, Loop]], *, makes: Iterable[Loop]) -> Way | None:
+    """Return where the script went behind the answer by the ``loops`` around it that train, the innermost first.
+
+    Each turn of those that it ``makes`` optimizers in trains anew: one of some trials was given up. What went on may
+    yet be left for what was made of the answer: an epoch of bad losses.
+    """
+    made, went, was_left = set(map(id, makes)), None, False
+    for one in left.asking:
+        for loop in (inner for of, inner in loops if of is one):
+            on = left.goes_on(one, loop)
+            if on is None:
+                return went or (Way(goes_on=False, around=True) if was_left else None)
+            if on and went is None:
+                went = Way(goes_on=not was_left or id(loop) in made, around=was_left)
+            if on and not loop.over:
+                return went
+            if not on:
+                was_left, went = True, None
+        if went is not None and went.goes_on and left.ends_for_answer(one):
+            was_left, went = True, None
+    return went or (Way(goes_on=False, around=False) if was_left else None)

@@ -1,0 +1,128 @@
+"""What a condition reads, and what a statement gives a value: each by a name that holds in all of the script (worker).
+
+Of an object it matters what is asked: ``name`` is what it is, or its state; ``name[]`` what it holds, ``name+`` how
+much of that, where that may only grow.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from types import CodeType
+
+from nandiag.runtime.watch.told.ways.text import Text, called
+
+HELD, GROWN = "[]", "+"
+_GROW = frozenset({"append", "add", "extend", "put", "appendleft", "insert", "push", "put_nowait"})
+_SELF = frozenset({"self", "cls"})
+_DEEPEST = 2
+
+
+class Names:
+    """The names in the text of ``code``: those of a function's own are no others' of that name."""
+
+    def __init__(self, text: Text, code: CodeType) -> None:
+        self._text, self._file = text, code.co_filename
+        self._own = {*code.co_varnames} - {*code.co_cellvars}
+        self._function = f"{id(code):x}"
+
+    def name(self, node: ast.AST) -> str | None:
+        """Return the name of a variable, an attribute or a key; None of what else there is."""
+        if isinstance(node, ast.Name):
+            return f"{node.id}@{self._function if node.id in self._own else self._file}"
+        if isinstance(node, ast.Attribute):
+            return f".{node.attr}"  # what it is of may have another name elsewhere
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and type(node.slice.value) is str:
+            return f"[{node.slice.value}]"
+        return None
+
+    def is_own(self, name: str) -> bool:
+        """Whether a name is one of the function's own, which nothing else has."""
+        return name.partition("@")[2].startswith(self._function)
+
+    def targets(self, node: ast.AST) -> set[str]:
+        """Return what a statement, or the head of a loop, gives a value."""
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
+        return {name for one in targets for name in self._each(one)}
+
+    def _each(self, target: ast.AST) -> Iterator[str]:
+        if isinstance(target, ast.Tuple | ast.List):
+            for one in target.elts:
+                yield from self._each(one)
+        elif isinstance(target, ast.Starred):
+            yield from self._each(target.value)
+        elif (name := self.name(target)) is not None:
+            yield name
+        elif isinstance(target, ast.Subscript) and (name := self.name(target.value)) is not None:
+            yield name + HELD
+
+    def receiver(self, call: ast.Call) -> str | None:
+        """Return the name of the object whose method is called, unless that is a module or the method's own object."""
+        node = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if node is None or (isinstance(node, ast.Name) and node.id in (_SELF | self._text.imported)):
+            return None
+        name = self.name(node)
+        return f"{name}{GROWN}" if name is not None and called(call) in _GROW else name
+
+    def reads(self, test: ast.AST, *, turns: bool = False) -> set[str]:
+        """Return what is read there; ``turns``: by the condition of a loop, which what grows does not end."""
+        return {*_Reads(self, turns=turns).visit(test, bare=True), *self._within(test)}
+
+    def _within(self, node: ast.AST, depth: int = 0) -> Iterator[str]:
+        """Yield what the script's functions and properties read that are asked there."""
+        asked = {name for one in ast.walk(node) if (name := _asked(one))} if depth < _DEEPEST else set[str]()
+        for name in asked:
+            for function in self._text.functions.get(name, ()):
+                for one in ast.walk(function):
+                    if isinstance(one, ast.Attribute):
+                        yield f".{one.attr}"
+                yield from self._within(function, depth + 1)
+
+
+def _asked(node: ast.AST) -> str:
+    """Return the name of what may be a function or a property."""
+    return node.attr if isinstance(node, ast.Attribute) else called(node) if isinstance(node, ast.Call) else ""
+
+
+class _Reads:
+    def __init__(self, names: Names, *, turns: bool) -> None:
+        self._names, self._turns = names, turns
+
+    def visit(self, node: ast.AST, *, bare: bool, compared: bool = False) -> Iterator[str]:
+        """Yield what is read: ``bare`` of what is asked whether it is true, ``compared`` of what is a number."""
+        if isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+            for part in node.values if isinstance(node, ast.BoolOp) else [node.operand]:
+                yield from self.visit(part, bare=bare, compared=compared)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield from self._of(node, bare=bare, compared=compared)
+            if isinstance(node, ast.Attribute) and not compared:
+                yield from self._object(node.value)
+        elif isinstance(node, ast.Call):
+            yield from self._call(node, compared=compared)
+        else:
+            if (name := self._names.name(node)) is not None:
+                yield name
+            number = compared or isinstance(node, ast.Compare | ast.BinOp)
+            for one in ast.iter_child_nodes(node):
+                yield from self.visit(one, bare=False, compared=number)
+
+    def _call(self, node: ast.Call, *, compared: bool) -> Iterator[str]:
+        if isinstance(node.func, ast.Attribute):
+            yield from self._object(node.func.value)
+        held = called(node) != "len"
+        for one in (*node.args, *(word.value for word in node.keywords)):
+            yield from self.visit(one, bare=not held, compared=compared)
+
+    def _of(self, node: ast.AST, *, bare: bool, compared: bool) -> Iterator[str]:
+        name = self._names.name(node)
+        if name is not None:
+            yield name
+            if not bare:
+                yield name + HELD
+            if compared or not self._turns:
+                yield name + GROWN
+
+    def _object(self, node: ast.AST) -> Iterator[str]:
+        name = self._names.name(node)
+        if name is not None and not (isinstance(node, ast.Name) and node.id in _SELF):
+            yield name

@@ -1,0 +1,144 @@
+"""One function that was run behind a bad answer: where it asks, and what its good turns do as well (worker)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from types import CodeType
+from typing import TypeAlias
+
+from nandiag.runtime.evidence.around.place import end_of
+from nandiag.runtime.frames import USER, Frame, kind_of, span
+from nandiag.runtime.frames.text import nodes_of, tree_of
+from nandiag.runtime.watch.told.ways.followed import Followed
+from nandiag.runtime.watch.told.ways.names import Names
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Text, adds, called, text_of
+
+_REPEATS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+_MAPS = frozenset({"map", "starmap"})
+_Span: TypeAlias = tuple[int, int, int, int]
+
+
+class Own:
+    """A ``function`` that was run, with its ``text``."""
+
+    def __init__(self, function: Followed, text: Text) -> None:
+        self.function, self.text, self.names = function, text, Names(text, function.code)
+        self._at = None if function.asks is None else self._place(*function.asks)
+        self._counts: set[str] | None = None
+
+    def _place(self, line: int, instruction: int) -> _Span:
+        """Return where the answer is read; of a statement that asks its condition, for a jump has all of it."""
+        at = span(Frame(self.function.code, instruction)) or (line, line, -1, -1)
+        tests = (node.test for node in self.text.at.get(line, ()) if hasattr(node, "test") and _span(node) == at)
+        return next(map(_span, tests), at)
+
+    def asks(self, node: ast.AST) -> bool:
+        """Whether the answer was read within ``node``."""
+        if self._at is None or not hasattr(node, "lineno"):
+            return False
+        line, last, start, end = self._at
+        if start < 0:
+            return self.is_at(line, node)
+        return (node.lineno, node.col_offset) <= (line, start) and (last, end) <= end_of(node)  # type: ignore[attr-defined, arg-type]
+
+    def is_at(self, line: int, node: ast.AST) -> bool:
+        """Whether a ``line`` is one of those of ``node``."""
+        return node.lineno <= line <= end_of(node)[0]  # type: ignore[attr-defined, no-any-return, arg-type]
+
+    def is_behind(self, node: ast.AST, other: ast.AST) -> bool:
+        """Whether ``node`` stands behind all of ``other``."""
+        return end_of(other) <= (node.lineno, node.col_offset)  # type: ignore[attr-defined, arg-type]
+
+    def is_on_the_way_out(self, node: ast.AST, last: int) -> bool:
+        """Whether ``node`` is run behind the ``last`` line whatever that did: as a way out of a block goes by it."""
+        if isinstance(node, ast.With | ast.AsyncWith):
+            return node.body[0].lineno <= last <= end_of(node)[0]
+        around = self.text.around(node)
+        return any(isinstance(outer, ast.Try) and part in outer.finalbody for outer, part in around)
+
+    def is_counted(self, test: ast.AST) -> bool:
+        """Whether a condition asks of what turns count, or go through."""
+        if self._counts is None:
+            scope, found = self.text.scope(test), set[str]()
+            for one in self.text.adding:
+                names = self.names.targets(one)
+                found |= names if self.text.scope(one) is scope else {name for name in names if name[0] == "."}
+            self._counts = found
+        return bool(self.names.reads(test) & self._counts)
+
+    def is_done_as_well(self, node: ast.AST, branch: ast.AST) -> bool | None:
+        """Whether turns without such an answer do what ``node`` does too, which is run for a ``branch``; None: perhaps.
+
+        They go the other way there, and may ask for more before they do so.
+        """
+        loop, doing, perhaps = self.text.loop(node), _doing(node), False
+        same = self._side(node, branch)
+        allowed = {*self._conditions(node, loop), branch}
+        for one in ast.walk(loop):
+            if one is node or type(one) not in _ALIKE or _doing(one) != doing or self._side(one, branch) == same:
+                continue
+            if not set(self._conditions(one, loop)) - allowed:
+                return True
+            perhaps = True
+        return None if perhaps else False
+
+    def _side(self, node: ast.AST, branch: ast.AST) -> str:
+        """Return on which side of a condition a node is."""
+        for outer, part in self.text.around(node):
+            if outer is branch:
+                return "else" if part in getattr(branch, "orelse", ()) else "then"
+        return "behind" if self.is_behind(node, branch) else "before"
+
+    def _conditions(self, node: ast.AST, loop: ast.AST) -> Iterator[ast.AST]:
+        for outer, _ in self.text.around(node):
+            if outer is loop:
+                return
+            if isinstance(outer, BRANCHES):
+                yield outer
+
+
+_ALIKE = {ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Call}
+
+
+def is_repeated(function: Followed) -> bool:
+    """Whether what is under way in a function is run again by a comprehension, or by ``map``."""
+    tree, text = tree_of(function.code.co_filename), text_of(function.code.co_filename)
+    if tree is None or text is None or function.asks is None:
+        return False
+    own = Own(function, text)
+    around = [node for node in nodes_of(tree) if isinstance(node, (*_REPEATS, ast.Call)) and own.asks(node)]
+    inner = around[-1:]  # itself, of which C code calls what is to be run
+    calls = [one for node in inner if isinstance(node, ast.Call) for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return any(isinstance(node, _REPEATS) for node in around) or any(called(one) in _MAPS for one in calls)
+
+
+def _doing(node: ast.AST) -> str:
+    if isinstance(node, ast.Call):
+        return ast.unparse(node)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
+    value = "added to" if adds(node) else ast.unparse(node.value) if node.value is not None else ""  # type: ignore[attr-defined]
+    return f"{' '.join(map(ast.unparse, targets))} = {value}"
+
+
+def _span(node: ast.AST) -> _Span:
+    """Return the first line of a node, its last one, and its columns; below 0 where they are not known."""
+    line, column = end_of(node)  # type: ignore[arg-type]
+    return node.lineno, line, node.col_offset, column  # type: ignore[attr-defined]
+
+
+def set_in(code: CodeType, *, surely: bool) -> set[str]:
+    """Return what a function gives a value that outlives it, ``surely`` or under a condition of its own alone."""
+    text = text_of(code.co_filename) if kind_of(code.co_filename) == USER else None
+    found = set[str]()
+    if text is None:
+        return found
+    names = Names(text, code)
+    for function in text.functions.get(code.co_name, ()):
+        if code.co_firstlineno != min([function.lineno, *(one.lineno for one in function.decorator_list)]):  # type: ignore[attr-defined]
+            continue
+        for node in ast.walk(function):
+            if surely or any(isinstance(outer, BRANCHES) for outer, _ in text.around(node)):
+                found |= names.targets(node) if isinstance(node, GIVEN) else set()
+                found |= {names.receiver(node) or ""} if isinstance(node, ast.Call) else set()
+    return {name for name in found if name and not names.is_own(name)}
