@@ -23,9 +23,12 @@ class Assurances:
             if one.of() is optimizer:
                 return one
         self._known = [one for one in self._known if one.of() is not None][-_MOST + 1 :]
-        made = Assured(self._capture, self._weights, optimizer, self._renew)
+        made = Assured(self._capture, self._weights, optimizer, self._renew, self._is_one)
         self._known.append(made)
         return made
+
+    def _is_one(self) -> bool:
+        return len(self._known) == 1
 
     def _renew(self) -> None:
         """One knows where its weights and state lie: what the loop writes there counts, of any of them."""

@@ -81,15 +81,16 @@ class Assured:
     """Looks at what updates of one optimizer leave, but where it is known how far to trust it.
 
     ``memory`` is where its weights and state lie, None as long as nothing is trusted, and empty where some have none;
-    ``renewed`` is called when that is known anew.
+    ``renewed`` is called when that is known anew; ``alone`` tells whether there is no other optimizer.
     """
 
     def __init__(
-        self, capture: Capture, weights: Weights, optimizer: Optimizer, renewed: Callable[[], object] = lambda: None
-    ) -> None:
+        self, capture: Capture, weights: Weights, optimizer: Optimizer,
+        renewed: Callable[[], object], alone: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._capture = capture
         self._weights = weights
-        self._renewed = renewed
+        self._renewed, self._alone = renewed, alone
         self.memory: frozenset[int] | None = None
         self._bounds: Bounds | None = None
         self._left = self._in_vain = self._written = self._loads = self._hooks = 0
@@ -140,7 +141,9 @@ class Assured:
     def _may_trust(self) -> bool:
         capture = self._capture
         dear = self._took > _SHARE * capture.step_seconds or self._elsewhere
-        return dear and not (capture.narrow or RECORDER.darkened or self._weights.excuses)
+        # What lies on a device is looked at in turns, which are one optimizer's.
+        many = self._elsewhere and not self._alone()
+        return dear and not (many or capture.narrow or RECORDER.darkened or self._weights.excuses)
 
     def _is_changed(self, optimizer: Optimizer) -> bool:
         own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
