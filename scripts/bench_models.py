@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from bench_loops import LOOPS, loop_of
 from torch import Tensor, nn
 from torch.nn import functional
 
 TIMES = 40
 # Width, layers and batch of the GPTs that train in bfloat16; named by about how long a step takes on a fast GPU.
 BF16 = {"gpt_10ms": (768, 6, 8), "gpt_100ms": (1536, 16, 16)}
-KINDS = ("gpt", "cnn", "mlp", "filter", *BF16)
+KINDS = ("gpt", "cnn", "mlp", "filter", *BF16, *LOOPS)
 
 
 class Block(nn.Module):
@@ -134,6 +135,8 @@ def step_of(
     The loss is multiplied by each of ``factors``, which may change between steps; ``watch`` is called with the model.
     With more than one process the model trains under DDP.
     """
+    if kind in LOOPS:
+        return loop_of(kind, device, factors)
     torch.manual_seed(0)
     with torch.device(device):
         model, x, y = model_of(kind)

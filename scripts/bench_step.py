@@ -19,9 +19,10 @@ from bench_models import KINDS, step_of
 from bench_peers import PEERS, leaf_hooks, round_a_step
 from torch import Tensor, nn
 
-STEPS = {"gpt": 8, "cnn": 40, "mlp": 3000, "filter": 150}
+STEPS = {"gpt": 8, "cnn": 40, "mlp": 3000, "filter": 150, "policy": 1500, "adversaries": 1500, "teacher": 1000}
 # On a device the host runs ahead of it, as in training: it is waited for behind this many steps, not behind each.
 STEPS_ON_DEVICE = {"gpt": 100, "cnn": 100, "mlp": 500, "filter": 40, "gpt_10ms": 100, "gpt_100ms": 20}
+STEPS_ON_DEVICE |= dict.fromkeys(("policy", "adversaries", "teacher"), 300)
 # Of a run's first batches each is looked at, and all modules are searched for in step 10: later steps cost less.
 WARM_UP_ON_DEVICE = 70
 TOGETHER = 10

@@ -75,6 +75,10 @@ class Jots:
         """Note a call with its output, or a backward, which has none; False where it must be put on the tape now."""
         args, kwargs = words
         versions = versions_of(args, kwargs)
+        if versions is None and output is not None:
+            nested = in_line(function, args, kwargs)
+            function, args = nested or (function, args)
+            kwargs, versions = {}, None if nested is None else _versions(args)
         if versions is None:
             return False
         known = modes()
@@ -371,8 +375,10 @@ def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
     None at all where an argument may be changed behind one's back. Without a loop here, for every call comes by.
     """
     words = (*args, *kwargs.values()) if kwargs else args
-    if not FLAT.issuperset(map(type, words)):
-        return None
+    return _versions(words) if FLAT.issuperset(map(type, words)) else None
+
+
+def _versions(words: Sequence[Any]) -> Versions | None:
     try:
         return list(map(getattr, words, _VERSION, _NONE))
     except RuntimeError:  # tensors made for inference have none
