@@ -52,6 +52,7 @@ from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.tape.wraps.functional import wrap_functional_grads
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
+from nandiag.runtime.watch.behind.pretended import Pretended
 from nandiag.runtime.watch.borders import behind_own
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
@@ -62,8 +63,9 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else WithholdingSentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, sentinel.borders.begins, capture))
-    register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
+    pretended, plainly = Pretended(sentinel.losses), sentinel.borders.begins
+    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, plainly, capture, pretended.begins))
+    register_optimizer_step_post_hook(guarded_alone("sentinel")(pretended.but_for(sentinel.after_step)))
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
         register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))

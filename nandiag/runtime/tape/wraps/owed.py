@@ -17,13 +17,14 @@ class Due(Protocol):
 
 
 class Call:
-    """One call of a ``step``, and what was found ``due`` at its end."""
+    """One call of a ``step``, and what was found ``due`` at its end; ``pretended``: it is to change nothing."""
 
-    __slots__ = ("due", "optimizer")
+    __slots__ = ("due", "optimizer", "pretended")
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.due: Due | None = None
+        self.pretended = False
 
 
 class Calls(threading.local):
