@@ -106,6 +106,8 @@ def _called_otherwise(claim: Claim, timeline: Timeline) -> Iterable[str]:
 def _asked(claim: Claim) -> Iterable[str]:
     """Yield what the line of a loss is that is not the line that made it."""
     look = claim.shown if claim.basis == "loss" and claim.later is None else None
+    if look is not None and look.source == "received" and look.facts.get("unwaited") is True:
+        return  # the cause tells what it used
     if look is not None and look.source == "received":
         way = way_of(look)
         yield f"This line was the first to use what came{f' by {way}' if way else ''}: what made it is not known."
@@ -131,6 +133,8 @@ def _given(look: Looked, *, several: bool = False) -> str:
 def _loss_of(claim: Claim, timeline: Timeline) -> str:
     at = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     ranks = words.ranks(claim.ranks)
+    if set(claim.ranks) <= {one.rank for one in at if one.event.facts.get("unwaited") is True}:
+        return f"At this step only {ranks} had a bad loss."
     if set(claim.ranks) <= {one.rank for one in at if one.event.source == "received"}:
         return f"At this step only {ranks} had a bad loss, and what came there from another rank was bad already."
     return f"At this step only {ranks} had a bad loss: that it began there is inferred."

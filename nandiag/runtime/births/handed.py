@@ -71,7 +71,8 @@ class Handed:
                 continue
             if part.asked and ARRIVALS.newest is None:
                 ARRIVALS.newest = part.message
-            filling = Filling(calls[0], finite=False) if len(calls) == 1 else None
+            call = part.call or (calls[0] if len(calls) == 1 else None)
+            filling = None if call is None else Filling(call, finite=False)
             with quiet():
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message, filling)
