@@ -23,7 +23,6 @@ from nandiag.runtime.births.handed import Handed
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone, safely
@@ -116,7 +115,7 @@ def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _hear_numpy(capture: Capture) -> None:
-    """Remember what numpy complains of, numbers in objects that are handed over, and messages; in no replay.
+    """Remember what numpy complains of, and messages; in no replay.
 
     What is warned of stands where it would without us.
     """
@@ -131,7 +130,6 @@ def _hear_numpy(capture: Capture) -> None:
     stacklevel.install(torch)
     ear.install(sys.modules.get("numpy"))
     watch_fetches()
-    Objects(capture).watch()
 
 
 def _stay_last(hooks: dict[int, Any], name: str) -> None:

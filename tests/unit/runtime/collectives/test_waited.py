@@ -53,7 +53,7 @@ def test_of_a_batch_each_is_waited_for_by_itself_or_all_by_one(works):
     assert (works.is_open(first, on_host=True), works.is_open(second, on_host=True)) == (False, True)
     (first, second), (one,) = ask(works, 2, works_of=1)
     one.wait()
-    assert not (works.is_open(first, on_host=True) or works.is_open(second, on_host=True))
+    assert not any(works.is_open(one, on_host=True) for one in (first, second))
 
 
 def test_one_that_is_let_go_of_was_never_waited_for_and_on_a_device_that_is_not_known(works):
