@@ -17,14 +17,13 @@ class Due(Protocol):
 
 
 class Call:
-    """One call of a ``step``, and what was found ``due`` at its end; ``pretended``: it is to change nothing."""
+    """One call of a ``step``, and what was found ``due`` at its end."""
 
-    __slots__ = ("due", "optimizer", "pretended")
+    __slots__ = ("due", "optimizer")
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.due: Due | None = None
-        self.pretended = False
 
 
 class Calls(threading.local):

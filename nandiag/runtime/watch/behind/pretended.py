@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ import torch
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.look.finite import norms, quiet, read
 from nandiag.runtime.look.sight import gradients_of
-from nandiag.runtime.tape.wraps.owed import CALLS
 
 if TYPE_CHECKING:
     from nandiag.runtime.look.losses import Losses
@@ -28,25 +28,26 @@ _CHECKPOINTS = "torch.distributed.checkpoint"
 _NEAR = 12
 
 
-class Pretended:
+class Pretended(threading.local):
     """Which of the updates that are under way are none; ``losses``: what is to be trained on by the next."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
+        self._those: list[int] = []  # the optimizers, one within the other
 
     @guarded("pretended updates")
     def begins(self, optimizer: Optimizer) -> bool:
         """Return whether the ``step`` that ``optimizer`` has begun changes nothing on purpose."""
         rate = optimizer.param_groups[0].get("lr", 0.0)
-        stack = CALLS.stack
-        if (type(rate) is float and rate) and len(stack) < 2:  # the quick way of nearly all
+        if type(rate) is float and rate:  # the quick way of nearly all
+            if self._those:
+                self._those.clear()  # one has raised
             return False
-        call = CALLS.of(optimizer)
-        if call is None:
+        if not (_are_zero(optimizer) and (self._those or _is_checkpoints() or self._is_empty(optimizer))):
+            self._those.clear()
             return False
-        within = len(stack) > 1 and stack[-2].pretended
-        call.pretended = within or (_are_zero(optimizer) and (_is_checkpoints() or self._is_empty(optimizer)))
-        return call.pretended
+        self._those.append(id(optimizer))
+        return True
 
     def _is_empty(self, optimizer: Optimizer) -> bool:
         """Whether no loss came before it, and all the gradients that it has been given are of zeros."""
@@ -61,8 +62,10 @@ class Pretended:
 
         @functools.wraps(after_step)
         def call(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            own = CALLS.of(optimizer)
-            return None if own is not None and own.pretended else after_step(optimizer, args, kwargs)
+            if self._those and self._those[-1] == id(optimizer):
+                self._those.pop()
+                return None
+            return after_step(optimizer, args, kwargs)
 
         return call
 

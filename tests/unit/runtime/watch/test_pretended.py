@@ -94,3 +94,21 @@ def test_a_rate_of_zero_alone_is_a_step(work):
     loop.model(torch.randn(5, 3)).square().mean().backward()
     loop.optimizer.step()
     assert worker.sentinel.finish().steps == 3
+
+
+def test_one_that_raised_leaves_the_next_one_as_it_is(work):
+    worker = work()
+    loop = Loop(torch.optim.SGD).run(1)
+
+    def refuse(*_):
+        raise ValueError("not now")
+
+    handle = loop.optimizer.register_step_pre_hook(refuse)
+    loop.optimizer.zero_grad()
+    with pytest.raises(ValueError, match="not now"):
+        get_state_dict(loop.model, loop.optimizer)
+    handle.remove()
+    for group in loop.optimizer.param_groups:
+        group["lr"] = 0.1
+    loop.run(2)
+    assert worker.sentinel.finish().steps == 3
