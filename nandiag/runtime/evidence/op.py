@@ -237,7 +237,8 @@ def as_written(op: Op, chain: list[Op]) -> Op:
     over, divisor = by.words[0][-1], op.words[0][0]
     if not _is_zero(over):
         return op
-    words = (torch.zeros((), dtype=divisor.dtype, device=divisor.device), divisor), {}
+    zero = torch.zeros((), dtype=divisor.dtype, device=divisor.device)
+    words: tuple[Any, Any] = (zero, divisor), {}
     return replace(op, func=torch.ops.aten.div.Tensor, words=words, results=by.results, outputs=by.outputs)
 
 
