@@ -32,8 +32,9 @@ class Waited:
     def begun(self, calls: list[Call], returned: Any) -> None:
         """Calls returned a work, or a list of them: one each, or one for all."""
         works = returned if isinstance(returned, list) else [returned]
-        if not calls or not works or not self._listens():
+        if not works or not any(call.op == "irecv" for call in calls):
             return
+        self._listen()
         each = len(works) == len(calls)
         for index, work in enumerate(works):
             if isinstance(work, dist.Work) and type(work).wait is dist.Work.wait:  # else it is not known how it waits
@@ -48,26 +49,27 @@ class Waited:
         for call in calls:
             call.waited, call.work = False, known
 
-    def _listens(self) -> bool:
+    def _listen(self) -> None:
         if hasattr(dist.Work.wait, "tells_waited"):
-            return True
+            return
         self._is_completed = dist.Work.is_completed
         for name in (*_WAITS, *_POLLS):
             original = getattr(dist.Work, name, None)
             if original is not None:
                 setattr(dist.Work, name, self._heard(original, polls=name in _POLLS))
         dist.Work.wait.tells_waited = True  # type: ignore[attr-defined]
-        return True
 
     def _heard(self, original: Callable[..., Any], *, polls: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # Dynamo traces no further into ours
+                return original(*args, **kwargs)
             try:
                 answer = original(*args, **kwargs)
             except BaseException as error:
                 pass_on(error)
                 raise
-            if args and (answer or not polls) and not torch.compiler.is_compiling():
+            if args and (answer or not polls):
                 self._ends(args[0])
             return answer
 
