@@ -94,6 +94,7 @@ class Around:
     an attribute or a key of the expression, or one that its names stand for: ``s.get('step', 0)``. ``unkept`` are
     statements that make something of what the expression names and keep it nowhere: ``self.scale.data.clamp(1e-3)``.
     ``torch`` is the name that the file has torch by, empty where it has none, ``None`` where that is not known.
+    ``shifts`` are calls that add up over ranks what is subtracted from exponents, the largest of them on each rank.
     """
 
     names: tuple[Meaning, ...] = ()
@@ -112,6 +113,7 @@ class Around:
     kinds: tuple[Meaning, ...] = ()
     restored: tuple[Meaning, ...] = ()
     unkept: tuple[Meaning, ...] = ()
+    shifts: tuple[Reduced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

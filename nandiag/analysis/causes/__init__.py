@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeAlias
 
-from nandiag.analysis.causes import picked, unkept
+from nandiag.analysis.causes import picked, summed_shift, unkept
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE, PROVEN, Cause, Facts
 from nandiag.analysis.causes.mends import digits
 from nandiag.analysis.causes.mends.matrices import spectra
@@ -48,7 +48,7 @@ def explain(facts: Facts, others: tuple[Explain, ...] = ()) -> tuple[Cause | Non
         story = None
     if story is not None and mechanism is not None and mechanism.alone and story.slug == "gradient_explosion":
         story = None
-    for more in (digits.instead, spectra.instead, picked.with_branch, unkept.told):
+    for more in (digits.instead, spectra.instead, picked.with_branch, unkept.told, summed_shift.told):
         mechanism = _told_by(more, facts, mechanism, failed=failed)
     if mechanism is not None and failed:
         mechanism = replace(mechanism, evidence=(*mechanism.evidence, *failed))

@@ -106,11 +106,17 @@ _ALIKE = Suggestion(
 
 
 def _nothing(facts: Facts) -> Cause:
+    called = (word for word in _CALLED if word in (facts.origin.source or ""))
+    # Torch has the forward of a loss under a name that no script calls.
+    name = next(called, facts.op) if (facts.op or "").startswith("nll_loss") else facts.op
     return Cause(
         slug="empty_reduction",
-        evidence=(f"the input of {facts.op} has no elements; the {facts.op} of nothing is NaN",),
+        evidence=(f"the input of {name} has no elements; the {name} of nothing is NaN",),
         suggestions=_of_nothing(facts),
     )
+
+
+_CALLED = ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss")
 
 
 def _taken_of_more(facts: Facts) -> Suggestion:

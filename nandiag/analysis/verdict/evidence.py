@@ -55,6 +55,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _held_too(timeline, claim)
     yield from _called_otherwise(claim, timeline)
     yield from _through_exchange(claim, timeline)
+    yield from _scalers_part(claim, timeline)
     yield from _went_too([one for one in claim.others if not is_exchanged(one, timeline)], claim, timeline)
 
 
@@ -106,6 +107,8 @@ def _called_otherwise(claim: Claim, timeline: Timeline) -> Iterable[str]:
 def _asked(claim: Claim) -> Iterable[str]:
     """Yield what the line of a loss is that is not the line that made it."""
     look = claim.shown if claim.basis == "loss" and claim.later is None else None
+    if look is not None and look.source == "received" and look.facts.get("unwaited") is True:
+        return  # the cause tells what it used
     if look is not None and look.source == "received":
         way = way_of(look)
         yield f"This line was the first to use what came{f' by {way}' if way else ''}: what made it is not known."
@@ -128,9 +131,32 @@ def _given(look: Looked, *, several: bool = False) -> str:
     return known if dataset is None or index is None else f"by what came with {dataset}[{index}]"
 
 
+def _scalers_part(claim: Claim, timeline: Timeline) -> Iterable[str]:
+    """Yield that one rank's scaler left the update out and another's made it, of gradients that all exchange.
+
+    What the script exchanges before ``unscale_`` is bad on all ranks alike by then, and so is what their scalers do.
+    """
+    out = {one.rank for one in timeline.skips if _is_of(claim, one) and one.event.by == "scaler"}
+    bad = {one.rank for one in timeline.harms if _is_of(claim, one) and one.event.what == "gradient"} - out
+    looks = (one for one in timeline.looks if _is_of(claim, one) and one.rank in bad)
+    found = next((one.event for one in looks if one.event.facts.get("by") == "script"), None)
+    name = None if found is None else found.facts.get("collective")
+    if not out or found is None or not isinstance(name, str):
+        return
+    line = f" in line {found.site.line}" if found.site is not None and found.site.line is not None else ""
+    those = "that" if len(bad) == 1 else "those"
+    yield (
+        f"The scaler of {words.ranks(out)} left out the update of step {claim.step}, {those} of {words.ranks(bad)} did "
+        f"not: the {name}{line} comes behind unscale_(), where each rank has looked for Inf in its own gradients. "
+        "Exchange gradients before unscale_()."
+    )
+
+
 def _loss_of(claim: Claim, timeline: Timeline) -> str:
     at = [one for one in timeline.looks if (one.attempt, one.event.step) == (claim.attempt, claim.step)]
     ranks = words.ranks(claim.ranks)
+    if set(claim.ranks) <= {one.rank for one in at if one.event.facts.get("unwaited") is True}:
+        return f"At this step only {ranks} had a bad loss."
     if set(claim.ranks) <= {one.rank for one in at if one.event.source == "received"}:
         return f"At this step only {ranks} had a bad loss, and what came there from another rank was bad already."
     return f"At this step only {ranks} had a bad loss: that it began there is inferred."

@@ -132,7 +132,8 @@ def _look_summary(look: Looked | None, origin: Origin, where: str, claim: Claim,
         at, used = replace(origin, step=before), f"used at step {origin.step}"
         return f"{born} on {words.ranks(origin.ranks)} at step {before} in {_code(facts, at) or _place(at)}, {used}"
     place = _behind_the_model(origin) if output and (origin.module, origin.phase) == (None, "loss") else None
-    if look is not None and made_behind(claim, look) and origin.module is None:
+    follows = look is not None and facts.get("follows") is True and (origin.phase, origin.micro_step) == ("data", 0)
+    if look is not None and (follows or made_behind(claim, look)) and origin.module is None:
         place = f"{_whose(origin)} between steps {origin.step} and {origin.step + 1}"
     if look is not None and "handed_on" in facts and (origin.module, origin.phase) == (None, "loss"):
         # No loss is known to be made on this rank: between forward and backward it hands something on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -69,8 +70,21 @@ def way_of(look: Looked) -> str | None:
         return f"the {kind} of {_buckets(look, len(buckets))}{_group(look, ranks)}"
     if (own := _own_line(look, kind)) is not None:
         return f"the script's {kind} in {own},{_group(look, ranks)}"
+    if (backward := _backward_of(look)) is not None:
+        return f"the backward of {backward},{_group(look, ranks)}"
     which = f", collective {number} of the step" if isinstance(number, int) else ""
     return f"{kind}{which}{_group(look, ranks)}"
+
+
+def _backward_of(look: Looked) -> str | None:
+    """Return the script's own call in whose backward the collective was made: of ``all_gather`` that is a scatter."""
+    site = look.site
+    made = None if site is None or site.node is None else re.fullmatch(r"_?([A-Z]\w+?)Backward\d*", site.node)
+    if site is None or made is None:
+        return None
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", made[1]).lower()
+    line = line_of_call(site, name)
+    return None if line is None else f"{name} in {line}"
 
 
 def _message(ranks: tuple[int, ...]) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor, float16
 from nandiag.events import Looked, Sent, Site, words
 from nandiag.runtime.births.told import tell
 from nandiag.runtime.collectives.messages import ALL_GIVE, ARRIVALS, Filling, Message, Post, given_to
+from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.ring import RING, Call
 from nandiag.runtime.evidence.exchange.exchanged import OPS
 from nandiag.runtime.evidence.exchange.halves import HALVES
@@ -58,6 +59,7 @@ class Handed:
         RING.handing.append(guarded("handed")(self.begins))
         RING.ended.append(guarded("handed")(HALVES.ended))
         self._capture.works.through.append(guarded("handed")(HALVES.waited))
+        Objects(self._capture, self._tells_object).watch()
 
     def begins(self, calls: list[Call], args: tuple[Any, ...], kwargs: dict[str, Any], caller: FrameType) -> None:
         """Calls of ``torch.distributed`` begin."""
@@ -71,7 +73,8 @@ class Handed:
                 continue
             if part.asked and ARRIVALS.newest is None:
                 ARRIVALS.newest = part.message
-            filling = Filling(calls[0], finite=False) if len(calls) == 1 else None
+            call = part.call or (calls[0] if len(calls) == 1 else None)
+            filling = None if call is None else Filling(call, finite=False)
             with quiet():
                 for tensor in part.asked:
                     ARRIVALS.note(tensor, part.message, filling)
@@ -146,6 +149,14 @@ class Handed:
             looked = with_heard(self._here(message, bad, caller, reason)) if born is None else taken_with_heard(born)
         self._emit(message, looked, caller)
 
+    def _tells_object(self, message: Message, bad: Tensor, caller: FrameType) -> bool:
+        """Tell how this rank made a tensor that it hands over in an object; returns whether that is known."""
+        looked = None if self._may_be_meant(bad) else self._again(message, bad)
+        if looked is None or looked.outcome != "found":
+            return False
+        self._emit(message, replace(looked, facts={**looked.facts, "by_object": True}), caller)
+        return True
+
     def _emit(self, message: Message, looked: Looked, caller: FrameType) -> None:
         looked, site = replace(looked, step=self._capture.tape.step), self._site(message, caller)
         RECORDER.emit(Sent(message.kind, message.ranks, message.number, message.group, looked, site), urgent=True)
@@ -153,7 +164,7 @@ class Handed:
     def _site(self, message: Message, caller: FrameType) -> Site:
         spot = Spot(None, None, stack(caller, _FRAMES)[0], "collective", self._capture.tape.micro_step)
         with quiet():
-            return site_of(spot, f"c10d::{OPS[message.kind]}.default")
+            return site_of(spot, f"c10d::{OPS[message.kind]}.default" if message.kind in OPS else None)
 
     def _again(self, message: Message, bad: Tensor, *, mask: bool = False) -> Looked | None:
         """Return what running the step again, as far as it has come, showed; None where there is no time for it.

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nandiag.runtime.collectives.ring import Call, Group, argument
+from nandiag.runtime.collectives.works.waited import WAITED
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.frames import USER, Frame, columns, kind_of, source
 from nandiag.runtime.memory.there import held_of
@@ -62,11 +63,12 @@ class Message(NamedTuple):
 
 
 class Part(NamedTuple):
-    """This rank's part in it: what it gives, and what it asks to be filled."""
+    """This rank's part in it: what it gives, and what it asks to be filled; ``call``: of a message, the call of it."""
 
     message: Message
     given: list[Tensor]
     asked: list[Tensor]
+    call: Call | None = None
 
 
 class Filling:
@@ -152,8 +154,19 @@ class Arrivals:
         message, _, _, filling = self._by_memory.get(storage(tensor) or 0) or (None, None, 0, None)
         if message is None:
             return {}
-        called = {} if filling is None else {**filling.facts(), "as_it_came": self.still(tensor) is not None}
-        return {**message.facts(), **called}
+        if filling is None:
+            return message.facts()
+        open_yet = _not_waited_for(filling.call, tensor)
+        return {**message.facts(), **filling.facts(), "as_it_came": self.still(tensor) is not None, **open_yet}
+
+
+def _not_waited_for(call: Call, tensor: Tensor) -> dict[str, object]:
+    """Return that what ``call`` asked for was used before it was waited for: it need not be what was sent."""
+    if not WAITED.is_open(call, on_host=tensor.is_cpu):
+        return {}
+    frame = call.frame
+    at = None if frame is None or kind_of(frame.file) != USER else [frame.file, frame.line]
+    return {"under_way": call.op, "under_way_at": at, "unwaited": True}
 
 
 ARRIVALS = Arrivals()
@@ -190,7 +203,7 @@ class Post:
             message = self._message(call, tag or 0)
             if message is not None:
                 tensors = tensors_in([tensor])
-                yield Part(message, tensors, []) if call.op in _SENDS else Part(message, [], tensors)
+                yield Part(message, tensors, [], call) if call.op in _SENDS else Part(message, [], tensors, call)
 
     def _message(self, call: Call, tag: int) -> Message | None:
         if call.group is None:

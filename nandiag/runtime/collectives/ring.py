@@ -67,12 +67,13 @@ class Call:
     ``shapes`` and ``dtype`` are those of the tensors that this rank put in (of a receive: of the one to be filled),
     ``functional`` is whether it returns what the others write, ``between`` whether no model was called since an
     update, ``began`` and ``ended`` are seconds of :func:`time.monotonic`, ``state`` one of ``waits`` (not returned),
-    ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``.
+    ``issued`` (returned a work to wait for), ``done`` (returned) and ``raised``. ``waited`` is whether the script has
+    waited for the ``work`` of a message, as far as known.
     """
 
     __slots__ = (
         "began", "between", "dtype", "ended", "error", "frame", "functional", "group", "native", "native_end", "op",
-        "peer", "reduce", "seq", "shapes", "state", "step",
+        "peer", "reduce", "seq", "shapes", "state", "step", "waited", "work",
     )  # fmt: skip
 
     def __init__(self, op: str, group: Group | None, frame: Frame | None) -> None:
@@ -92,6 +93,8 @@ class Call:
         self.error: str | None = None
         self.began = time.monotonic()
         self.ended: float | None = None
+        self.waited: bool | None = None
+        self.work: Callable[[], Any] | None = None
 
 
 class Ring:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from nandiag.events.standing import DONE, ISSUED, RAISED
 from nandiag.runtime.collectives.lookout import LOOKOUT
 from nandiag.runtime.collectives.ring import MOST_SHAPES, RING, Call, user_frame
+from nandiag.runtime.collectives.works.waited import WAITED
 from nandiag.runtime.guard import disarm
 from nandiag.runtime.inject.after_import import after_import
 from nandiag.runtime.look.finite import is_bad, quiet
@@ -244,7 +245,7 @@ def _wrapped(original: Callable[..., Any], shape: _Shape) -> Callable[..., Any]:
             raise
         finally:
             _depth.inside = False
-        _ended(shape, calls, (args, kwargs), caller)
+        _ended(shape, calls, (args, kwargs), caller, result)
         return result
 
     return collective
@@ -275,11 +276,13 @@ def _shield(shape: _Shape, args: tuple[Any, ...]) -> contextlib.AbstractContextM
         return _NOTHING
 
 
-def _ended(shape: _Shape, calls: list[Call], words: tuple[Any, Any], caller: FrameType) -> None:
+def _ended(shape: _Shape, calls: list[Call], words: tuple[Any, Any], caller: FrameType, result: Any) -> None:
     """A call returned: note it, and tell of it."""
     try:
         later = shape.op in _WORKS or bool(_taken(*words, shape.later))
         _end(calls, ISSUED if later else DONE)
+        if shape.op in _WORKS:
+            WAITED.begun(calls, result)
         if shape.resolve is None:  # a functional collective writes into none of its arguments
             with torch._C.DisableTorchFunction():
                 for listener in RING.ended:

@@ -222,3 +222,26 @@ def given_of(op: Op) -> list[Tensor]:
         return []
     given, outs = tensors_in((op.words[0], list(op.words[1].values()))), outs_of(op.func, op.words[1])
     return [one for one in given if not any(one is out for out in outs)]
+
+
+def as_written(op: Op, chain: list[Op]) -> Op:
+    """Return the division of 0 that the script wrote, where torch took the reciprocal of what divides before.
+
+    It does so for a number over a tensor. That 1/0 is +Inf is no matter to the script: what it gets is 0/0.
+    """
+    if op.func._schema.name != "aten::reciprocal" or op.words is None or op.spot.node is not None:
+        return op
+    by = next((one for one in chain if any(parent is op for parent in one.parents)), None)
+    if by is None or by.func._schema.name != "aten::mul" or by.words is None or by.spot.frames != op.spot.frames:
+        return op
+    over, divisor = by.words[0][-1], op.words[0][0]
+    if not _is_zero(over):
+        return op
+    zero = torch.zeros((), dtype=divisor.dtype, device=divisor.device)
+    words: tuple[Any, Any] = (zero, divisor), {}
+    return replace(op, func=torch.ops.aten.div.Tensor, words=words, results=by.results, outputs=by.outputs)
+
+
+def _is_zero(over: Any) -> bool:
+    number = over.item() if isinstance(over, Tensor) and over.dim() == 0 and over.is_cpu else over
+    return isinstance(number, int | float) and number == 0

@@ -195,7 +195,7 @@ class Evidence:
             facts |= {**self.multiplied(), **summed(losses)} if op.spot.node is not None else {}
         without_end = any(type(one) is float and not math.isfinite(one) for one in facts.values())
         number = name_of_number(op.spot.frames) if without_end else None
-        facts |= {} if number is None else {"script_name": number}
+        facts |= {**({} if number is None else {"script_name": number}), **({"follows": True} if case.follows else {})}
         facts |= {**{name: True for name in _OF_SPOT if getattr(op.spot, name)}, **round_library(op.spot)}
         facts["autocast"] = self.tracer.spots.autocast or any(one.modes[1] or one.modes[3] for one in self.entries)
         return Looked(

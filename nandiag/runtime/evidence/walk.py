@@ -11,7 +11,7 @@ from nandiag.runtime.births.known import OP, Birth
 from nandiag.runtime.evidence.data.missing import behind_mask
 from nandiag.runtime.evidence.explain import frame_of
 from nandiag.runtime.evidence.heard import is_maker
-from nandiag.runtime.evidence.op import Op, alone
+from nandiag.runtime.evidence.op import Op, alone, as_written
 from nandiag.runtime.numeric.lineage import leads, lines_of
 from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -55,7 +55,7 @@ def origin(ends: list[Op]) -> Finding | None:
     if first is None:
         return None
     first = _met_behind(first, chain) or behind_mask(first, chain, ends) or _laid_by(first, chain)
-    return Finding(alone(first), _source(first), len(chain), _phase(first, chain))
+    return Finding(as_written(alone(first), chain), _source(first), len(chain), _phase(first, chain))
 
 
 def _met_behind(first: Op, chain: list[Op]) -> Op | None:

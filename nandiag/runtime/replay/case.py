@@ -72,6 +72,7 @@ class Case:
     ``factor``: the backward is run without this number, by which the script multiplies its loss.
     ``left``: the script has ended by itself before an update could be made.
     ``evaluated``: an optimizer's step is under way, or has raised, behind an evaluation of its closure.
+    ``follows``: the optimizer makes its update behind another's of this step, with no backward between.
     ``scaled``: it is run with the loss ``scale`` of a GradScaler, which has 1 in its place else.
     """
 
@@ -101,6 +102,7 @@ class Case:
     left: bool = False
     scaled: bool = False
     evaluated: Evaluated | None = None
+    follows: bool = False
 
     @property
     def seen_finite(self) -> list[Tensor]:

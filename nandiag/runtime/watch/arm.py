@@ -23,7 +23,6 @@ from nandiag.runtime.births.handed import Handed
 from nandiag.runtime.collectives import stacks
 from nandiag.runtime.collectives import wraps as collectives
 from nandiag.runtime.collectives.lookout import LOOKOUT
-from nandiag.runtime.collectives.objects.handing import Objects
 from nandiag.runtime.collectives.placement import Placement, nccl_version
 from nandiag.runtime.collectives.ring import RING
 from nandiag.runtime.guard import guarded, guarded_alone, safely
@@ -52,6 +51,7 @@ from nandiag.runtime.tape.exchange import watch_exchanges
 from nandiag.runtime.tape.wraps.functional import wrap_functional_grads
 from nandiag.runtime.together.replicas import ReplicaCheck
 from nandiag.runtime.tracebacks import pass_on
+from nandiag.runtime.watch.behind.pretended import Pretended
 from nandiag.runtime.watch.borders import behind_own
 from nandiag.runtime.watch.scaler import watch_scaler
 from nandiag.runtime.watch.sentinel import Sentinel
@@ -62,8 +62,9 @@ def arm() -> Sentinel:
     """Install the sentinel's hooks and wraps; returns the sentinel. Raises when torch has not what they need."""
     capture = Capture()
     sentinel = (LateSentinel if RECORDER.settings.sentinel_lag else WithholdingSentinel)(RECORDER.settings, capture)
-    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, sentinel.borders.begins, capture))
-    register_optimizer_step_post_hook(guarded_alone("sentinel")(sentinel.after_step))
+    pretended, plainly = Pretended(sentinel.losses), sentinel.borders.begins
+    register_optimizer_step_pre_hook(behind_own(sentinel.before_step, plainly, capture, pretended.begins))
+    register_optimizer_step_post_hook(guarded_alone("sentinel")(pretended.but_for(sentinel.after_step)))
     if place().world_size != 1:
         replicas = ReplicaCheck(sentinel.clock, capture, RECORDER.settings.check_replicas)
         register_optimizer_step_post_hook(guarded("replicas")(replicas.after_step))
@@ -114,7 +115,7 @@ def _watch_batches(sentinel: Sentinel, capture: Capture) -> None:
 
 
 def _hear_numpy(capture: Capture) -> None:
-    """Remember what numpy complains of, numbers in objects that are handed over, and messages; in no replay.
+    """Remember what numpy complains of, and messages; in no replay.
 
     What is warned of stands where it would without us.
     """
@@ -129,7 +130,6 @@ def _hear_numpy(capture: Capture) -> None:
     stacklevel.install(torch)
     ear.install(sys.modules.get("numpy"))
     watch_fetches()
-    Objects(capture).watch()
 
 
 def _stay_last(hooks: dict[int, Any], name: str) -> None:

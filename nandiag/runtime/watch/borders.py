@@ -126,11 +126,14 @@ class UnderWay(threading.local):
         return bool(hidden)
 
 
-def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], capture: Capture) -> Callable[..., Any]:
+def behind_own(
+    before_step: Callable[..., Any], plainly: Callable[..., bool], capture: Capture, is_pretended: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return the hook that calls ``before_step`` behind the hooks that the script gave the optimizer itself.
 
     Torch calls those last. What they make of gradients is taped, and looked at before the update uses it. ``plainly``
-    does all of it, and returns True, where an optimizer has none and its step is like those before.
+    does all of it, and returns True, where an optimizer has none and its step is like those before. None is looked at
+    that ``is_pretended``.
     """
 
     @guarded_alone("sentinel")
@@ -141,7 +144,7 @@ def behind_own(before_step: Callable[..., Any], plainly: Callable[..., bool], ca
 
     @guarded_alone("sentinel")
     def first(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if plainly(optimizer, args, kwargs):
+        if is_pretended(optimizer) or plainly(optimizer, args, kwargs):
             return None
         own: dict[Any, Any] = optimizer._optimizer_step_pre_hooks
         if not own:

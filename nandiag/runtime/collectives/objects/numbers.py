@@ -21,11 +21,13 @@ class Bad(NamedTuple):
     """A number that is not finite, and the ``way`` to it (``[0]['weight']``).
 
     ``sizes`` are how many numbers a tensor can have that is made of just these: of its array, or of what it stands in.
+    ``tensor`` is what it is in, where that is one.
     """
 
     way: str
     value: float
     sizes: tuple[int, ...]
+    tensor: Tensor | None = None
 
 
 def bad_numbers(thing: Any) -> Iterator[Bad]:
@@ -38,7 +40,8 @@ def bad_numbers(thing: Any) -> Iterator[Bad]:
         value = _bad_in(one)
         if value is not None:
             size = _size(one)
-            yield Bad(name or "the object", value, (1, *many) if size == 1 else (size,))
+            sizes, tensor = (1, *many) if size == 1 else (size,), one if isinstance(one, Tensor) else None
+            yield Bad(name or "the object", value, sizes, tensor)
         if len(many) < _DEEPEST:
             form, items = _items(one)
             inner = (*many, len(items))

@@ -17,6 +17,7 @@ from nandiag.runtime.evidence.around.again import again, alike
 from nandiag.runtime.evidence.around.block import beside
 from nandiag.runtime.evidence.around.carried import carried
 from nandiag.runtime.evidence.around.handed import handed_in
+from nandiag.runtime.evidence.around.over_ranks.shifts import summed
 from nandiag.runtime.evidence.around.place import Place, end_of, loaded, place_of, torch_by
 from nandiag.runtime.evidence.around.returned import ends, returned
 from nandiag.runtime.evidence.around.unchanged import bound, unchanged
@@ -53,7 +54,7 @@ def _around(frames: tuple[Frame, ...]) -> Around | None:
     kinds = tuple(_kinds(place, {one.name for one in names}))[:_MOST_NAMES]
     loads = tuple(restored(place, [one.text for one in (*names, *kinds)]))
     lost = tuple(unkept(place, aliased))
-    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]), kinds, loads, lost)
+    return Around(*told, *beside(place, frames[1:]), torch_by(place.nodes[0]), kinds, loads, lost, tuple(summed(place)))
 
 
 def _on_one_line(place: Place) -> tuple[str | None, tuple[int, int] | None]:

@@ -22,5 +22,7 @@ def case_at(sentinel: Sentinel, optimizer: Optimizer | None, *, joint: bool, end
     finite = known and judge.finite_after == clock.updated_in
     with quiet():
         gradients = tuple(one.grad for one in trained if one.grad is not None)
+    step = clock.border(optimizer)
     more: dict[str, Any] = {"ends": ends, "left": left, "evaluated": sentinel.trials.evaluated()}
-    return Case(clock.border(optimizer), trained, joint, sentinel._scale, suspects, finite, gradients, **more)
+    more["follows"] = step < clock.step
+    return Case(step, trained, joint, sentinel._scale, suspects, finite, gradients, **more)

@@ -228,3 +228,12 @@ def test_a_mean_of_what_is_not_missing_where_all_is(at, by_hand, line, code):
     facts = at("div", (by_hand.fact(zeros=3), counts), (by_hand.fact(nan=3),), **on(line, line.partition("= ")[2]))
     assert (mechanism(facts).slug, codes(facts)) == ("empty_reduction", [code])
     assert mechanism(facts).evidence[0].startswith("of 3 in 16 means all values are NaN")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("loss = F.cross_entropy(z, y)", "cross_entropy"), ("loss = own(z, y)", "nll_loss_forward")]
+)
+def test_a_loss_of_no_rows_has_the_name_that_the_script_calls(at, by_hand, source, name):
+    nothing = by_hand.fact(shape=(0, 4), min=None, max=None, absmax=None)
+    found = mechanism(at("nll_loss_forward", (nothing,), (by_hand.fact(shape=(), nan=1),), text=source))
+    assert f"the {name} of nothing is NaN" in found.evidence[0]

@@ -1,5 +1,6 @@
 """A bad number in an object that ranks hand each other is told by the rank that put it in, and known where it came."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from torch import nn
 from nandiag.events import Sent
 from nandiag.runtime.collectives.objects import numbers
 from nandiag.runtime.collectives.objects.arrived import OBJECTS
+from nandiag.runtime.collectives.objects.handing import Objects
+from nandiag.runtime.collectives.ring import Call, Group
 from nandiag.runtime.numeric.warned import HEARD
 
 
@@ -189,3 +192,61 @@ def test_numbers_of_a_list_that_torch_takes_in_came_with_the_object(work, bad):
     (sent,) = worker.events(Sent)
     look = worker.looked[0]
     assert (look.source, look.facts["handed"]) == ("received", [sent.way, [0], sent.number, sent.group])
+
+
+@pytest.mark.parametrize("share", [gathered, broadcast])
+@pytest.mark.filterwarnings("ignore:std")
+def test_how_a_tensor_in_an_object_was_made_is_told_with_it(work, share):
+    worker = work()
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for gains in ([1.0, 2.0], [1.0, 3.0], [1.0]):
+        adv = torch.tensor(gains)
+        scale = share({"of": ("actor", adv / adv.std())})["of"][1]  # nan of one element
+        optimizer.zero_grad()
+        (model(torch.ones(2, 6)).square().mean() * scale.sum()).backward()
+        optimizer.step()
+    (sent,) = worker.events(Sent)
+    assert (sent.look.outcome, sent.look.source, sent.look.site.op) == ("found", "op", "aten.std.correction")
+    assert (sent.look.site.line, sent.look.step) == (line_of("# nan of one element"), 2)
+    if share is gathered:  # the rank that broadcasts keeps its own
+        assert worker.looked[0].facts["handed"] == [sent.way, [0], sent.number, sent.group]
+
+
+def message(op, peer, group):
+    call = Call(op, group, None)
+    call.peer = peer
+    return call
+
+
+def test_both_ends_count_the_objects_of_a_message_alike(work, monkeypatch):
+    capture = work().sentinel.capture
+    sender, receiver = (Objects(capture, lambda *_: False) for _ in range(2))
+    group = Group(dist.group.WORLD, "0", 0)
+    for number in range(3):
+        monkeypatch.setattr(dist, "get_rank", lambda: 2)
+        sender._message_of(message("send_object_list", 1, group))  # goes elsewhere
+        given = sender._message_of(message("send_object_list", 0, group))
+        monkeypatch.setattr(dist, "get_rank", lambda: 0)
+        came = receiver._message_of(message("recv_object_list", 2, group))
+        assert given == came
+        assert (given.kind, given.ranks, given.number) == ("send", (2, 0), number)
+    assert receiver._message_of(message("recv_object_list", None, group)) is None
+    assert receiver._message_of(message("recv_object_list", 2, group)) is None  # who sent that is not known
+    assert receiver._message_of(message("all_gather_object", None, group)).kind == "all_gather_object"
+
+
+def test_what_is_sent_and_received_is_looked_into(work, monkeypatch):
+    worker = work()
+    told = []
+    objects = Objects(worker.sentinel.capture, lambda *words: told.append(words) or True)
+    group = Group(dist.group.WORLD, "0", 0)
+    bad, frame = torch.tensor([1.0, NAN]), sys._getframe()
+    objects.begins([message("send_object_list", 1, group)], ([(bad, "a")],), {}, frame)
+    objects.ended("send_object_list", ([(bad, "a")],), {}, frame)
+    assert [one[1] is bad for one in told] == [True]
+    box = [None]
+    objects.begins([message("recv_object_list", 1, group)], (box,), {}, frame)
+    box[0] = {"adv": bad}
+    objects.ended("recv_object_list", (box,), {}, frame)
+    assert OBJECTS.of(0, (), nan=True).ranks == (1, 0)
