@@ -69,7 +69,7 @@ def adversaries() -> Callable[[Callable[[Tensor], Tensor]], Tensor]:
 def teacher() -> Callable[[Callable[[Tensor], Tensor]], Tensor]:
     """A model with running statistics, two micro-batches, and an average of its weights that is a target as well."""
     model = small(normed=True)
-    average = copy.deepcopy(model).requires_grad_(False)
+    average = copy.deepcopy(model).requires_grad_(requires_grad=False)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-4)
     x = torch.randn(2, _BATCH, 32)
 

@@ -129,7 +129,14 @@ class Jots:
         """Note a call that writes into the gradients of those that it is given, and nowhere else; False as above."""
         nested = in_line(function, *words)
         versions = None if nested is None else versions_of(nested[1], None)
-        if not self.on or self.dense or self.shelves or len(self.many) >= MOST or nested is None or versions is None:
+        if (
+            not self.on
+            or self.dense
+            or self.shelves
+            or len(self.many) >= MOST_SMALL
+            or nested is None
+            or versions is None
+        ):
             return False
         entry = Entry(CALL, function, grad=False, modes=modes())
         entry.in_place, entry.trail = True, trail(frame)
