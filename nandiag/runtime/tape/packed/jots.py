@@ -76,7 +76,7 @@ class Jots:
         args, kwargs = words
         versions = versions_of(args, kwargs)
         if versions is None and output is not None:
-            nested = in_line(function, args, kwargs)
+            nested = _moderate(in_line(function, args, kwargs))
             function, args = nested or (function, args)
             kwargs, versions = {}, None if nested is None else _versions(args)
         if versions is None:
@@ -103,7 +103,7 @@ class Jots:
         if not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST or HOOKS or _any_autocast():
             return False
         if not FLAT.issuperset(map(type, given)):
-            nested = in_line(function, args, kwargs)
+            nested = _moderate(in_line(function, args, kwargs))
             if nested is None:
                 return False
             function, given = nested
@@ -370,6 +370,11 @@ class Jots:
 
 def _is_small(words: Sequence[Any], output: Tensor) -> bool:
     return output.numel() <= _SMALL and all(one.numel() <= _SMALL for one in words if isinstance(one, Tensor))
+
+
+def _moderate(call: tuple[Nested, list[Any]] | None) -> tuple[Nested, list[Any]] | None:
+    """Return a call with its words; None where it would hold what is large."""
+    return call if call is not None and _are_moderate(call[1]) else None
 
 
 def _are_moderate(words: Sequence[Any]) -> bool:

@@ -124,10 +124,18 @@ class Descent:
             return self._conditions.get((own.function, next(own.text.around(node))[0]), False)
         test = node.subject if isinstance(node, ast.Match) else node.test  # type: ignore[attr-defined]
         found = self._descends(own, test, turns=isinstance(node, ast.While))
+        if found and isinstance(test, ast.BoolOp) and self._may_be_a_count(own, test):
+            found = None
         self._calls(own, test, self._branch(own, node)[0])
         for given in (one for one in ast.walk(test) if isinstance(one, ast.NamedExpr)):
             self._set(own.names.targets(given), self._descends(own, given.value))
         return found
+
+    def _may_be_a_count(self, own: Own, test: ast.BoolOp) -> bool:
+        """Whether a condition that ends turns by their count asks besides how many were bad, not whether one was."""
+        ours = [one for one in test.values if self._descends(own, one, turns=True)]
+        counts = any(own.is_counted(one) for one in test.values if one not in ours)
+        return counts and all(isinstance(one, ast.Compare) for one in ours)
 
     def _jumps_over(self, own: Own, node: ast.If) -> None:
         """Where one way of a condition leads away, what stands behind it is run for the other."""

@@ -299,6 +299,29 @@ while True:
     assert Script(text).way() == WITHIN
 
 
+def test_a_count_of_turns_beside_one_of_bad_answers_may_be_either():
+    told = Script("""
+class Meter:
+    bad = 0
+    def update(self, value):
+        if ask(value):
+            self.bad += 1
+            return False
+        return True
+meter = Meter()
+def epoch(last):
+    for value in (1.0, BAD if last else 1.0):
+        if not meter.update(value):
+            continue
+        value += 1
+e = 0
+while e < 3 and meter.bad < 10:
+    epoch(e == 2)
+    e += 1
+""")
+    assert told.way() != OFF
+
+
 def test_a_count_within_the_guard_may_be_either():
     text = """
 for turn, value in enumerate((1.0, 1.0, BAD, 1.0)):
