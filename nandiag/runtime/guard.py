@@ -26,6 +26,7 @@ class Refused(BaseException):
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 # Longer than a look takes, and most replays; whoever waited in vain goes on unlooked at.
 _PATIENCE = 5.0
 _turn = [threading.RLock()]
@@ -53,9 +54,11 @@ def is_of_signal(error: BaseException) -> bool:
 
 def _is_handling(frame: FrameType) -> bool:
     """Whether a function was called as handlers are, with a signal and a frame: it may be one no more by now."""
-    words = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-    given = [frame.f_locals.get(one) for one in words]
-    pairs = [(number, one) for number, one in pairwise(given) if isinstance(number, int) and type(one) is FrameType]
+    code = frame.f_code
+    if code.co_filename.startswith(_OURS):  # what is told of the script's numbers is told where they are read
+        return False
+    given = [frame.f_locals.get(one) for one in code.co_varnames[: code.co_argcount]]
+    pairs = [(number, one) for number, one in pairwise(given) if type(number) is int and type(one) is FrameType]
     return any(number in signal.valid_signals() for number, _ in pairs)
 
 

@@ -29,7 +29,7 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.packed.consumed import OUTPUT, gives_data
+from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT
 from nandiag.runtime.tape.packed.descent import ancestors, is_of_little
 from nandiag.runtime.tape.packed.words import Given
 
@@ -104,7 +104,8 @@ class Stored:
         self._since, tape = now, self._capture.tape
         if left <= 0:
             return False
-        without = [one[OUTPUT] for one in tape.jots.many if gives_data(one)]
+        many = tape.jots.many  # as :func:`gives_data` has it
+        without = [one[OUTPUT] for one in many if not one[GRAD] and (one[0] is None or not one[0].in_place)]
         return bool(tape._made or tape.jots.shelves or any(map(_is_float, without)))
 
     @guarded("births")

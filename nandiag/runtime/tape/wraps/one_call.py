@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nandiag.runtime.births.known import CLIPS
+from nandiag.runtime.frames import is_ours
 from nandiag.runtime.guard import guarded, safely
+from nandiag.runtime.look.finite import norms, quiet
 from nandiag.runtime.tape.capture import Capture
+from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tracebacks import pass_on
 
 # What is guarded here is called by its guard, that by the wrap of what the script called.
@@ -46,6 +52,7 @@ def as_one_call(
                 tape_one(capture, again or original, (args, kwargs), output)
         except BaseException as error:
             pass_on(error)
+            tell_refused(capture, original, (args, kwargs), error, taped=taped)
             raise
         finally:
             if taped:
@@ -157,3 +164,23 @@ def tape_one(capture: Capture, function: Any, words: tuple[Any, Any], output: An
     alone = clips and type(output) is Tensor and words[0] and type(words[0][0]) is list
     if not (alone and capture.tape.jots.clipped(function, words, output, frame)):
         capture.window.tape_call(function, words, output, frame)
+
+
+@guarded("window")
+def tell_refused(capture: Capture, clip: Any, words: tuple[Any, Any], error: BaseException, *, taped: bool) -> None:
+    """A ``clip`` has raised an ``error`` for bad gradients: the script was told so, as by their norm."""
+    if not (taped and isinstance(error, RuntimeError) and getattr(clip, "__name__", None) in CLIPS):
+        return
+    bound = inspect.signature(clip).bind(*words[0], **words[1])
+    with quiet():
+        gradients = [one.grad for one in tensors_in(bound.args[:1]) if one.grad is not None]
+        bad = [one for one in norms(gradients) if not math.isfinite(one.item())]
+    if not bad or "error_if_nonfinite" not in bound.arguments:
+        return
+    frame: FrameType | None = sys._getframe(WRAPPED)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    bound.arguments["error_if_nonfinite"] = False  # where the step is run again it is only looked at
+    capture.window.tape_call(clip, (bound.args, bound.kwargs), bad[0], frame)
+    if capture.window.asked is not None:
+        capture.window.asked.read(bad[0], frame)

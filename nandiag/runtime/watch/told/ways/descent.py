@@ -17,6 +17,10 @@ from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
 from nandiag.runtime.watch.told.ways.names import GROWN, HELD
 from nandiag.runtime.watch.told.ways.own import Own, set_in
 from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, text_of
+from nandiag.runtime.watch.told.ways.values import truth_of
+
+# Where all of it has to hold for turns to go on, and where any of it leads out of them.
+_LEADS_OUT: dict[type[ast.boolop], type[ast.AST]] = {ast.And: ast.While, ast.Or: ast.If}
 
 
 class Step(NamedTuple):
@@ -124,18 +128,25 @@ class Descent:
             return self._conditions.get((own.function, next(own.text.around(node))[0]), False)
         test = node.subject if isinstance(node, ast.Match) else node.test  # type: ignore[attr-defined]
         found = self._descends(own, test, turns=isinstance(node, ast.While))
-        if found and isinstance(test, ast.BoolOp) and self._may_be_a_count(own, test):
-            found = None
+        if found and isinstance(test, ast.BoolOp) and isinstance(node, _LEADS_OUT[type(test.op)]):
+            found = self._decides(own, test)
         self._calls(own, test, self._branch(own, node)[0])
         for given in (one for one in ast.walk(test) if isinstance(one, ast.NamedExpr)):
             self._set(own.names.targets(given), self._descends(own, given.value))
         return found
 
-    def _may_be_a_count(self, own: Own, test: ast.BoolOp) -> bool:
-        """Whether a condition that ends turns by their count asks besides how many were bad, not whether one was."""
+    def _decides(self, own: Own, test: ast.BoolOp) -> bool | None:
+        """Whether a way out of turns was taken for the answer, and not for the count of these that it asks of as well.
+
+        By what numbers its names stood for when the function ended; a count of bad answers may else be either.
+        """
         ours = [one for one in test.values if self._descends(own, one, turns=True)]
-        counts = any(own.is_counted(one) for one in test.values if one not in ours)
-        return counts and all(isinstance(one, ast.Compare) for one in ours)
+        counts = [one for one in test.values if one not in ours and own.is_counted(one)]
+        known = [truth_of(one, own.function.numbers) for one in counts]
+        if isinstance(test.op, ast.Or) in known:
+            return False
+        either = None in known and all(isinstance(one, ast.Compare) for one in ours)
+        return None if either else True
 
     def _jumps_over(self, own: Own, node: ast.If) -> None:
         """Where one way of a condition leads away, what stands behind it is run for the other."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nandiag.runtime.frames import is_ours
 from nandiag.runtime.guard import disarm
+from nandiag.runtime.watch.told.ways.values import Numbers, numbers_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.told.ways.follow import Ways
@@ -22,16 +23,17 @@ class Followed:
     """A function of the script that is under way; its text is read at the end.
 
     ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a line of another.
-    ``calls``: the lines that have called functions, and these.
+    ``calls``: the lines that have called functions, and these. ``numbers``: what plain numbers it had when it ended.
     """
 
-    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to", "path")
+    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to", "numbers", "path")
 
     def __init__(self, frame: FrameType, ways: Ways, gives_to: tuple[Followed, int] | None = None) -> None:
         self._ways, self.code, self.gives_to = ways, frame.f_code, gives_to
         self.asks = None if gives_to is not None else (frame.f_lineno, frame.f_lasti)
         self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
         self.calls = set[tuple[int, CodeType]]()
+        self.numbers: Numbers = {}
         self.path = ways.path  # of this answer
         self.path.append((self, frame.f_lineno))
 
@@ -40,6 +42,8 @@ class Followed:
         try:
             going = not (event == "return" and self._resumes and _yields(frame))
             line = RETURN if event == "return" else frame.f_lineno
+            if event == "return" and going:
+                self.numbers = numbers_of(frame)
             if event in {"line", "return"} and going and not self._ways.adds(self, line):
                 frame.f_trace = None  # else it would be called for whoever traces
                 return None

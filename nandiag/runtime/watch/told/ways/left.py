@@ -57,6 +57,11 @@ class Left:
             return True if loop.turned else _not(self._for_answer(one, step))
         return _not(loop.by_else or self._is_cut_off(one, loop) or step.head)
 
+    def goes_on_behind(self, one: Followed, loop: Loop) -> bool | None:
+        """Do what :meth:`goes_on` does where one within was left: not where the script ended within the same turn."""
+        on = self.goes_on(one, loop)
+        return False if on is None and not (self._cut or loop.over or loop.turned) else on
+
     def _for_answer(self, one: Followed, step: Step) -> bool | None:
         """Whether a step is made for the answer; that of a call which asks itself by what goes on in there."""
         if step is not self._steps[one][0] or step.jumps or one in (*self.asking[:1], *self._sources):
@@ -101,7 +106,7 @@ def way_of(left: Left, loops: Sequence[tuple[Followed, Loop]], *, makes: Iterabl
     made, went, was_left = set(map(id, makes)), None, False
     for one in left.asking:
         for loop in (inner for of, inner in loops if of is one):
-            on = left.goes_on(one, loop)
+            on = (left.goes_on_behind if was_left else left.goes_on)(one, loop)
             if on is None:
                 return went or (Way(goes_on=False, around=True) if was_left else None)
             if on and went is None:

@@ -322,6 +322,38 @@ while e < 3 and meter.bad < 10:
     assert told.way() != OFF
 
 
+BOTH = """
+i = bad = 0
+while i < 5 and bad < MOST:
+    value = BAD if i > 2 else 1.0
+    i += 1
+    if not ask(value):
+        bad += 1
+        continue
+    value += 1
+"""
+
+
+EITHER = """
+i = bad = 0
+while True:
+    value = BAD if i > 2 else 1.0
+    i += 1
+    if ask(value):
+        value += 1
+    else:
+        bad += 1
+    if bad >= MOST or i >= 4 + 1:
+        break
+"""
+
+
+@pytest.mark.parametrize("text", [BOTH, EITHER])
+def test_of_a_count_of_turns_and_one_of_bad_answers_the_one_that_was_reached_tells(text):
+    assert Script(text.replace("MOST", "1")).way() == OFF
+    assert Script(text.replace("MOST", "9")).way() == ON
+
+
 def test_a_count_within_the_guard_may_be_either():
     text = """
 for turn, value in enumerate((1.0, 1.0, BAD, 1.0)):
