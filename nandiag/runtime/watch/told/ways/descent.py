@@ -16,7 +16,7 @@ from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
 from nandiag.runtime.watch.told.ways.names import GROWN, HELD
 from nandiag.runtime.watch.told.ways.own import Own, set_in
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, text_of
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, parts_read, text_of
 from nandiag.runtime.watch.told.ways.values import truth_of
 
 # Where all of it has to hold for turns to go on, and where any of it leads out of them.
@@ -70,10 +70,20 @@ class Descent:
         if one not in self._of:
             text = text_of(one.code.co_filename)
             self._of[one] = None if text is None else Own(one, text)
+            if text is not None and one.asks is not None:
+                self._within(self._of[one], line)  # type: ignore[arg-type]
         function = self._of[one]
         for node in () if function is None or line == RETURN else function.text.at.get(line, ()):
             step = self._runs_node(function, node, step)  # type: ignore[arg-type]
         return step
+
+    def _within(self, own: Own, line: int) -> None:
+        """A line asks that is run for an answer itself: by a condition on what it reads, asked before."""
+        for node in own.text.at.get(line, ()):
+            read = {name for part in parts_read(node) for name in own.names.reads(part)}
+            for outer, _ in own.text.around(node):
+                if isinstance(outer, ast.If) and own.names.reads(outer.test) & read:
+                    self._conditions[own.function, outer] = True
 
     def _runs_node(self, own: Own, node: ast.AST, step: Step) -> Step:
         if isinstance(node, (*LOOPS, *BRANCHES, ast.Match)):

@@ -52,10 +52,15 @@ class Left:
             return None
         step = self._steps[one][loop.left_at if loop.over else -1]
         if loop.over and not loop.is_head(step.line):
-            return True if loop.turned and step.for_answer is None else _not(self._for_answer(one, step))
+            return True if loop.turned and step.for_answer is None else self._is_own_end(one, step)
         if not loop.over:
-            return True if loop.turned else _not(self._for_answer(one, step))
+            return True if loop.turned else self._is_own_end(one, step)
         return _not(loop.by_else or self._is_cut_off(one, loop) or step.head)
+
+    def _is_own_end(self, one: Followed, step: Step) -> bool | None:
+        """Whether a step leads out by itself; why it ends the script a question may tell that was asked before."""
+        left = self._for_answer(one, step)
+        return None if step.ends and left is False else _not(left)
 
     def goes_on_behind(self, one: Followed, loop: Loop) -> bool | None:
         """Do what :meth:`goes_on` does where one within was left: not where the script ended within the same turn."""

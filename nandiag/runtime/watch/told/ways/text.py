@@ -10,6 +10,7 @@ from functools import lru_cache
 from nandiag.runtime.evidence.around.place import Function, imported
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
+_READS = frozenset({"item", "tolist", "float", "bool", "isfinite", "isnan", "isinf"})
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 GIVEN = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
 # What is run or not, by an answer.
@@ -113,3 +114,13 @@ def adds(node: ast.AST) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     texts = {ast.unparse(one) for one in targets}
     return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in texts for one in ast.walk(value))
+
+
+def parts_read(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement reads numbers off, or asks whether they are finite."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and called(one) in _READS]
+    return [part for one in calls for part in (one.args or _receiver(one))]
+
+
+def _receiver(call: ast.Call) -> list[ast.expr]:
+    return [call.func.value] if isinstance(call.func, ast.Attribute) else []

@@ -354,6 +354,50 @@ def test_of_a_count_of_turns_and_one_of_bad_answers_the_one_that_was_reached_tel
     assert Script(text.replace("MOST", "9")).way() == ON
 
 
+@pytest.mark.parametrize("leaves", ["break", "return"])
+def test_a_guard_that_reads_the_bad_number_once_more_before_it_leaves_has_left_for_it(leaves):
+    text = """
+isfinite = ask
+for turn in range(5):
+    value = BAD if turn == 2 else 1.0
+    if not isfinite(value):
+        print("bad", isfinite(value), turn)
+        LEAVES
+    value += 1
+"""
+    assert Script(text.replace("LEAVES", leaves)).way() == OFF
+
+
+def test_an_exit_behind_a_second_reading_is_none_of_the_loops_own():
+    told = Script("""
+import sys
+isfinite = ask
+for turn in range(5):
+    value = BAD if turn == 2 else 1.0
+    bad = not isfinite(value)
+    if bad:
+        print("bad", isfinite(value), turn)
+        sys.exit(1)
+    value += 1
+""")
+    assert told.way() != ON
+
+
+def test_a_last_turn_that_prints_a_bad_number_ends_by_its_count():
+    told = Script("""
+isfinite = ask
+turn = 0
+while True:
+    value = BAD if turn == 4 else 1.0
+    turn += 1
+    if turn == 5:
+        print(turn, isfinite(value))
+        break
+    value += 1
+""")
+    assert told.way() == ON
+
+
 def test_a_count_within_the_guard_may_be_either():
     text = """
 for turn, value in enumerate((1.0, 1.0, BAD, 1.0)):
