@@ -173,7 +173,8 @@ class Borders:
         before, clip = early.clipping(norm) if clipped else (norm, None)
         if norm > 0.0 and self._rows.take(optimizer, loss, before, clip):
             if clipped:
-                early.norm(norm), early.clip()
+                early.norm(norm)
+                early.clip()
             if early.passed:
                 early.passed.clear()
             return
