@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from nandiag.runtime.leaves import BUILT_IN, is_leaf, unseen
 from nandiag.runtime.memory.later.offspring import Offspring
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
+from nandiag.runtime.tape.noted.jots import Jots
 from nandiag.runtime.tape.packed.carried import Carried
 from nandiag.runtime.tape.packed.descent import (
     ancestors,
@@ -28,7 +29,6 @@ from nandiag.runtime.tape.packed.descent import (
     unheld,
     unsettled,
 )
-from nandiag.runtime.tape.packed.jots import Jots
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
 

@@ -22,7 +22,7 @@ from nandiag.runtime.early.data import inputs
 from nandiag.runtime.look import finite
 from nandiag.runtime.steady import assured
 from nandiag.runtime.tape import exchange
-from nandiag.runtime.tape.packed import jots
+from nandiag.runtime.tape.noted import jots
 
 OURS = f"{Path(nandiag.__file__).parent}/"
 STEPS = 8

@@ -17,7 +17,7 @@ from torch import Tensor, strided
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.packed.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note, gives_data
+from nandiag.runtime.tape.noted.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note, gives_data
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20

@@ -13,7 +13,7 @@ from torch._C import DisableTorchFunction
 
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.memory.weakly import Weakly
-from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT, Note, words_of
+from nandiag.runtime.tape.noted.consumed import GRAD, OUTPUT, Note, words_of
 from nandiag.runtime.tape.packed.words import READ_GRADIENT, Given, Made
 
 if TYPE_CHECKING:

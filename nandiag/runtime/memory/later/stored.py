@@ -29,7 +29,7 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.packed.consumed import GRAD, OUTPUT
+from nandiag.runtime.tape.noted.consumed import GRAD, OUTPUT
 from nandiag.runtime.tape.packed.descent import ancestors, is_of_little
 from nandiag.runtime.tape.packed.words import Given
 

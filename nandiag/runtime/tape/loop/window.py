@@ -33,8 +33,8 @@ from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import CALL, ROOT, Entry
 from nandiag.runtime.tape.loop.traits import COPIES, Traits, traits, traits_of
+from nandiag.runtime.tape.noted.jots import LARGEST
 from nandiag.runtime.tape.packed.descent import is_of_little
-from nandiag.runtime.tape.packed.jots import LARGEST
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import HANDS_ON, base_of, is_handed_on
 from nandiag.runtime.tape.state import Generators, generators, modes

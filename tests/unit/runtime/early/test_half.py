@@ -10,7 +10,7 @@ from torch.nn.modules import module as modules
 from nandiag.events import History, Warned
 from nandiag.runtime.early.half.activations import ActivationLook
 from nandiag.runtime.early.half.headroom import LARGEST, Headroom, trend_of
-from nandiag.runtime.tape.packed import jots
+from nandiag.runtime.tape.noted import jots
 from nandiag.settings import Thresholds
 
 EVERY = {"thresholds": Thresholds(headroom_every=5)}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.tape.packed import jots
+from nandiag.runtime.tape.noted import jots
 
 TIMES = 60
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime.tape.packed import jots
+from nandiag.runtime.tape.noted import jots
 from nandiag.runtime.tape.packed.words import Given
 
 

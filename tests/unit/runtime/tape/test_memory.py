@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.tape import entries
-from nandiag.runtime.tape.packed import carried, jots
+from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.packed import carried
 
 STEPS = 30
 

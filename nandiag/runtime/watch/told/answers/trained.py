@@ -13,8 +13,8 @@ from torch import Tensor
 from nandiag.runtime.frames import LIBRARY, USER, kind_of, places_on, trail
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import Entry
+from nandiag.runtime.tape.noted.jots import MOST
 from nandiag.runtime.tape.packed.descent import ancestors
-from nandiag.runtime.tape.packed.jots import MOST
 
 # So many steps are gone through at first, then ever fewer and at last one of so many, where the tape may rest again;
 # and so many calls behind each of their losses.

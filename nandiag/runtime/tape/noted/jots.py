@@ -24,10 +24,10 @@ from torch.nn import Parameter
 from nandiag.runtime.frames import trail
 from nandiag.runtime.memory.packing import HOOKS
 from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
-from nandiag.runtime.tape.packed.consumed import OUTPUT, RETAINS, Note, consumed, words_of
+from nandiag.runtime.tape.noted.consumed import OUTPUT, RETAINS, Note, consumed, words_of
+from nandiag.runtime.tape.noted.shelves import Shelf
 from nandiag.runtime.tape.packed.descent import forget_consumed
 from nandiag.runtime.tape.packed.nested import FLAT, Nested, in_line
-from nandiag.runtime.tape.packed.shelves import Shelf
 from nandiag.runtime.tape.packed.words import HANDS_ON, Made, is_handed_on
 from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
 

@@ -1,6 +1,6 @@
 """Whether a backward has gone through all that a step's notes have made: nobody can ask for it any more (worker).
 
-Notes are what :mod:`nandiag.runtime.tape.packed.jots` keeps of calls.
+Notes are what :mod:`nandiag.runtime.tape.noted.jots` keeps of calls.
 """
 
 from __future__ import annotations
