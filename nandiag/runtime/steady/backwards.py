@@ -14,7 +14,8 @@ from nandiag.runtime.guard import disarm, guarded, guarded_alone
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entry import BACKWARD
-from nandiag.runtime.tape.noted.jots import MOST, versions_of
+from nandiag.runtime.tape.noted.jots import MOST
+from nandiag.runtime.tape.noted.notes import versions_of
 from nandiag.runtime.tape.state import capturing, modes
 
 if TYPE_CHECKING:

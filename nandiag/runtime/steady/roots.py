@@ -17,7 +17,8 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.calls.swaps import SWAPS
 from nandiag.runtime.tape.entry import ROOT, Entry
-from nandiag.runtime.tape.noted.jots import MOST, versions_of
+from nandiag.runtime.tape.noted.jots import MOST
+from nandiag.runtime.tape.noted.notes import versions_of
 from nandiag.runtime.tape.state import capturing, generators, modes
 
 if TYPE_CHECKING:

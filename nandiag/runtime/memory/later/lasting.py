@@ -17,7 +17,7 @@ from torch import Tensor, strided
 from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.noted.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note, gives_data
+from nandiag.runtime.tape.noted.consumed import ARGS, GRAD, KWARGS, OUTPUT, Note, gives_data, is_of_root
 from nandiag.runtime.tape.packed.words import Given, Made
 
 _MOST_ELEMENTS = 1 << 20
@@ -110,7 +110,7 @@ def _taken(tape: Tape) -> tuple[set[int], set[int]]:
 
 
 def _taken_by(tape: Tape, *, roots: bool) -> set[int]:
-    noted = _given(note for note in tape.jots.every if note[GRAD] and (note[0] is not None) is roots)
+    noted = _given(note for note in tape.jots.every if note[GRAD] and is_of_root(note) is roots)
     entries = (entry for entry in tape._entries if entry.grad and (entry.kind is ROOT) is roots)
     words = (word for entry in entries for word in entry.words if type(word) is Made)
     return {*noted, *(id(word.tensor()) for word in words)}

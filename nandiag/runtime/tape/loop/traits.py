@@ -68,8 +68,8 @@ def traits_of(function: Any) -> Traits:
     in_place, random = is_in_place(name), name in _RANDOM
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"
-    plain = not (moves or random or from_data or name in COPIES or name == "__get__")
-    simple = plain and not (name in EXPOSES or name in EMPTY or name in _QUESTIONS)
+    plain = not (moves or from_data or name in COPIES or name == "__get__")
+    simple = plain and not (random or name in EXPOSES or name in EMPTY or name in _QUESTIONS)
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
         name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,

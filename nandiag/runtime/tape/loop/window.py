@@ -33,7 +33,7 @@ from nandiag.runtime.tape.calls.outputs import shards_of
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import CALL, ROOT, Entry
 from nandiag.runtime.tape.loop.traits import COPIES, Traits, traits, traits_of
-from nandiag.runtime.tape.noted.jots import LARGEST
+from nandiag.runtime.tape.noted.notes import LARGEST
 from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import HANDS_ON, base_of, is_handed_on
@@ -217,7 +217,7 @@ class Window(Beneath):
             return
         if (
             (jots.on or jots.dense) and what.plain and type(output) is Tensor and output.numel() <= LARGEST
-            and jots.called(func, words, output, frame)
+            and jots.called(func, words, output, frame, None if kept is None else kept[0])
         ):  # fmt: skip
             return
         taped = self.tape_call(func, words, output, frame, what)

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from nandiag.runtime.tape.entry import ROOT
+
 RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 # One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
 # through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
@@ -22,33 +24,61 @@ Note: TypeAlias = tuple[Any, ...]
 GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
 
-def consumed(many: Sequence[Note], *, dense: bool) -> set[int] | None:
-    """Return what calls with a gradient were given, by ``id``, if a backward has left no graph of any.
+def consumed(many: Sequence[Note]) -> tuple[set[int], list[Note]] | None:
+    """Return what calls with a gradient were given that a backward went through, by ``id``, and what leads to the rest.
 
-    Where they are ``dense``, what is gone but for these notes has none either: the last state of a loop over time.
+    Of that, what nobody has but these notes has no graph either: the last state of a loop over time, or what was only
+    made to be told; nor has what came of a graph that is gone. None where not the rest alone can be kept.
     """
     used: set[int] = set()
-    uses = Counter(map(id, chain.from_iterable(map(words_of, many)))) if dense else None
+    living: list[Note] = []
+    uses: Counter[int] | None = None
     for note in reversed(many):
+        output = note[OUTPUT]
         if not note[GRAD]:
             continue
-        given = [*map(id, note[ARGS])]
-        if note[KWARGS]:
-            given += map(id, note[KWARGS].values())
-        if note[OUTPUT] is None:
-            if RETAINS in given:
-                return None
-        elif id(note[OUTPUT]) not in used:
-            if uses is None or _is_held(note, uses[id(note[OUTPUT])]):
-                return None
+        if output is not None and id(output) not in used:
+            uses = uses or Counter(map(id, chain.from_iterable(map(words_of, many))))
+            if _is_held(note, uses[id(output)]):
+                living.append(note)
             continue
-        used.update(given)
-    return used
+        given = {*map(id, words_of(note))}
+        if output is None and RETAINS in given:
+            return None
+        used |= given
+    if living and any(map(_writes, many)):
+        return None
+    return used, _leading_to(living, many, used) if living else []
+
+
+def _leading_to(living: Sequence[Note], many: Sequence[Note], used: set[int]) -> list[Note]:
+    """Return, of ``many``, what leads to those ``living``, but for those that came of what was ``used``."""
+    spent: set[int] = set()
+    for note in many:
+        had_graph = note[GRAD] and note[OUTPUT] is not None
+        if had_graph and (id(note[OUTPUT]) in used or not spent.isdisjoint(map(id, words_of(note)))):
+            spent.add(id(note[OUTPUT]))
+    wanted = {id(note[OUTPUT]) for note in living} - spent
+    kept: list[Note] = []
+    for note in reversed(many):
+        if note[OUTPUT] is not None and id(note[OUTPUT]) in wanted:
+            kept.append(note)
+            wanted.update(one for one in map(id, words_of(note)) if one not in spent)
+    return kept[::-1]
+
+
+def _writes(note: Note) -> bool:
+    return note[0] is not None and note[0].in_place
 
 
 def gives_data(note: Note) -> bool:
     """Whether what a call returned may be used in a later step: it has no graph, and is no norm of gradients."""
     return not note[GRAD] and (note[0] is None or not note[0].in_place)
+
+
+def is_of_root(note: Note) -> bool:
+    """Whether it is the call of a root module."""
+    return note[0] is not None and note[0].kind == ROOT
 
 
 def words_of(note: Note) -> Sequence[Any]:

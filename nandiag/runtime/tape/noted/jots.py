@@ -13,7 +13,7 @@ nothing to are put on the tape: what the loop does by hand to gradients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,32 +23,40 @@ from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
 from nandiag.runtime.memory.packing import HOOKS
-from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
+from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.noted.consumed import OUTPUT, RETAINS, Note, consumed, words_of
+from nandiag.runtime.tape.noted.notes import (
+    LARGEST,
+    NONE,
+    SMALL,
+    VERSION,
+    are_moderate,
+    drawn,
+    is_small,
+    moderate,
+    put,
+    versions_in,
+    versions_of,
+)
 from nandiag.runtime.tape.noted.shelves import Shelf
 from nandiag.runtime.tape.packed.descent import forget_consumed
-from nandiag.runtime.tape.packed.nested import FLAT, Nested, in_line
-from nandiag.runtime.tape.packed.words import HANDS_ON, Made, is_handed_on
-from nandiag.runtime.tape.state import any_autocast, modes, plain_modes
+from nandiag.runtime.tape.packed.nested import FLAT, in_line
+from nandiag.runtime.tape.packed.words import Made
+from nandiag.runtime.tape.state import Generators, any_autocast, modes
 
 if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Tape
 
 MOST, MOST_SMALL, MOST_DENSE = 24, 384, 4096
-LARGEST, _SMALL = 1 << 16, 1 << 10
 # Steps, in seconds: on the CPU a step of this length can make some megabytes, which are held a little longer.
 _SHORT = 1e-2
 _IN_A_ROW = 3
 _MANY = 128
 _IN_VAIN = 16
 _TENSORS = frozenset({Tensor, Parameter})
-_VERSION, _NONE = repeat("_version"), repeat(None)
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
 _grad_enabled, _any_autocast = torch.is_grad_enabled, any_autocast
 _ALWAYS = -1  # no id
-
-
-Versions = Sequence[int | None]
 
 
 class Jots:
@@ -71,14 +79,25 @@ class Jots:
         self._large: set[int] = set()  # arguments that are not small, and are held by now
         self._given: set[int] = set()  # tensors that calls were given which are shelved
 
-    def called(self, function: Any, words: tuple[Any, Any], output: Tensor | None, frame: FrameType | None) -> bool:
-        """Note a call with its output, or a backward, which has none; False where it must be put on the tape now."""
+    def called(
+        self,
+        function: Any,
+        words: tuple[Any, Any],
+        output: Tensor | None,
+        frame: FrameType | None,
+        generators: Generators | None = None,
+    ) -> bool:
+        """Note a call with its output, or a backward, which has none; False where it must be put on the tape now.
+
+        ``generators``: as they were before it, where it draws from them.
+        """
         args, kwargs = words
         versions = versions_of(args, kwargs)
+        own = function
         if versions is None and output is not None:
-            nested = _moderate(in_line(function, args, kwargs))
+            nested = moderate(in_line(function, args, kwargs))
             function, args = nested or (function, args)
-            kwargs, versions = {}, None if nested is None else _versions(args)
+            kwargs, versions = {}, None if nested is None else versions_in(args)
         if versions is None:
             return False
         known = modes()
@@ -92,8 +111,9 @@ class Jots:
             self._one_of_many(args, output, grad=grad)
         if grad:
             self.use(args, kwargs, output)
-        micro = self._tape.micro_step
-        self.many.append((None, function, grad, known, trail(frame), args, kwargs, versions, None, output, micro))
+        where, micro = trail(frame), self._tape.micro_step
+        entry = None if generators is None else drawn(Entry(CALL, own, grad=grad, modes=known), where, generators)
+        self.many.append((entry, function, grad, known, where, args, kwargs, versions, None, output, micro))
         return True
 
     def noted(self, function: Any, words: tuple[Any, Any], output: Tensor, frame: FrameType) -> bool:
@@ -103,7 +123,7 @@ class Jots:
         if not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST or HOOKS or _any_autocast():
             return False
         if not FLAT.issuperset(map(type, given)):
-            nested = _moderate(in_line(function, args, kwargs))
+            nested = moderate(in_line(function, args, kwargs))
             if nested is None:
                 return False
             function, given = nested
@@ -113,7 +133,7 @@ class Jots:
         if not grad and not self.may_wait(args, output):
             return False
         try:
-            versions = list(map(getattr, given, _VERSION, _NONE))
+            versions = list(map(getattr, given, VERSION, NONE))
         except RuntimeError:  # tensors made for inference have none
             return False
         if grad:
@@ -155,7 +175,7 @@ class Jots:
 
     def _one_of_many(self, words: Sequence[Any], output: Tensor | None, *, grad: bool) -> None:
         """Put what is noted on the tape where one more is too much."""
-        if grad or output is None or not _is_small(words, output):
+        if grad or output is None or not is_small(words, output):
             self._another()
         if len(self.many) >= MOST_SMALL:
             self.settle()
@@ -178,9 +198,9 @@ class Jots:
             return True
         if output.requires_grad and not all(map(self._holds_no_graph, words)):
             return False
-        more = [id(one) for one in words if type(one) in _TENSORS and one.numel() > _SMALL]
-        if output.numel() > _SMALL or (more and not self._large.issuperset(more)):
-            if not self.on and (output.numel() > _SMALL or not _are_moderate(words)):
+        more = [id(one) for one in words if type(one) in _TENSORS and one.numel() > SMALL]
+        if output.numel() > SMALL or (more and not self._large.issuperset(more)):
+            if not self.on and (output.numel() > SMALL or not are_moderate(words)):
                 return False
             self._another()
             self._large.update(more)
@@ -235,10 +255,9 @@ class Jots:
 
     def _settle_newest(self, outputs: set[int]) -> None:
         """Put on the tape what is not shelved, of which these are the ``outputs``: it needs nothing of what is."""
-        many, self.many, now = self.many, [], self._tape.micro_step
+        many, self.many = self.many, []
         self._outputs -= outputs
         self._put_all(many)
-        self._tape.micro_step = now
 
     def make_way(self, tensors: Sequence[Tensor], *, writes: bool = False) -> None:
         """A call that is given ``tensors`` goes on the tape, behind what is noted; ``writes``: into them."""
@@ -267,13 +286,12 @@ class Jots:
         """Put all that was noted on the tape."""
         self._packed += len(self.every)
         many, shelves = self._taken()
-        now, more = self._tape.micro_step, 0
+        more = 0
         for shelf in shelves:
             with shelf.opened(more):
                 self._put_all(shelf.notes)
                 more = shelf.grown
         self._put_all(many)
-        self._tape.micro_step = now
 
     def _taken(self) -> tuple[list[Note], list[Shelf]]:
         """Return what was noted, and begin anew."""
@@ -284,29 +302,11 @@ class Jots:
         return taken
 
     def _put_all(self, notes: Sequence[Note]) -> None:
+        now = self._tape.micro_step
         for note in notes:
             self._tape.micro_step = note[-1]
-            self._put(note)
-
-    def _put(self, note: Note) -> None:
-        entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
-        if type(function) is Nested:
-            function, args, kwargs = function
-        if entry is None:
-            known = plain_modes(grad=known) if type(known) is bool else known
-            entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
-            entry.trail = where
-        self._tape.add(entry, args, kwargs)
-        used = [
-            (one, end)
-            for one, end in zip(versions, after or versions, strict=True)
-            if one is not None and end is not None
-        ]
-        for word, (version, end) in zip(entry.words, used, strict=True):
-            word.used(version, end)
-        handed_on = getattr(function, "__name__", None) in HANDS_ON and is_handed_on(output, args)
-        if output is not None and not handed_on:
-            self._tape.made(entry, (output,))
+            put(self._tape, note)
+        self._tape.micro_step = now
 
     def may_wait(self, words: Sequence[Any], output: Tensor) -> bool:
         """Whether to note a call without gradients holds little memory, and no graph that is not held already."""
@@ -352,46 +352,21 @@ class Jots:
     def step_ends(self, made: Mapping[int, Made]) -> None:
         """Drop what nobody has asked for, and nobody can any more; ``made``: what came of calls on the tape, by id.
 
-        Those lie before all that is noted. Of them, too, what a backward went through has no graph any more.
+        What leads to a graph that lives on is put there. Those calls lie before all that is noted. Of them, too, what a
+        backward went through has no graph any more.
         """
-        used = consumed(self.every, dense=self.dense)
-        if used is None:
+        found = consumed(self.every)
+        if found is None:
             self.settle()
             self._in_vain += 1
             self.on = self.on and self._in_vain < _IN_VAIN
             return
+        used, living = found
         for known in [made[key] for key in used & made.keys()]:
             if known.entry.grad and known.tensor() is not None:  # else that number is another's by now
                 forget_consumed(known.entry)
         self._tape.offspring.were_noted(self.every, made)
-        self._taken()
+        dropped = self._taken()
+        self._put_all(living)
+        del dropped  # what these were given is there until they have been put there
         self._in_vain = 0
-
-
-def _is_small(words: Sequence[Any], output: Tensor) -> bool:
-    return output.numel() <= _SMALL and all(one.numel() <= _SMALL for one in words if isinstance(one, Tensor))
-
-
-def _moderate(call: tuple[Nested, list[Any]] | None) -> tuple[Nested, list[Any]] | None:
-    """Return a call with its words; None where it would hold what is large."""
-    return call if call is not None and _are_moderate(call[1]) else None
-
-
-def _are_moderate(words: Sequence[Any]) -> bool:
-    return all(one.numel() <= LARGEST for one in words if isinstance(one, Tensor))
-
-
-def versions_of(args: Sequence[Any], kwargs: Any) -> Versions | None:
-    """Return the version of each of a call's flat arguments, None for one that is no tensor.
-
-    None at all where an argument may be changed behind one's back. Without a loop here, for every call comes by.
-    """
-    words = (*args, *kwargs.values()) if kwargs else args
-    return _versions(words) if FLAT.issuperset(map(type, words)) else None
-
-
-def _versions(words: Sequence[Any]) -> Versions | None:
-    try:
-        return list(map(getattr, words, _VERSION, _NONE))
-    except RuntimeError:  # tensors made for inference have none
-        return None

@@ -102,8 +102,8 @@ def test_a_step_that_ends_well_is_never_packed(work, monkeypatch, by_hand):
     loop.by_hand, loop.goes_on = by_hand, not by_hand
     for _ in range(5):
         loop.step()
-    put, original = [], capture.tape.jots._put
-    monkeypatch.setattr(capture.tape.jots, "_put", lambda note: put.append(note) or original(note))
+    put, original = [], jots.put
+    monkeypatch.setattr(jots, "put", lambda tape, note: put.append(note) or original(tape, note))
     for _ in range(3):
         loop.step()
     assert not capture.tape.jots.every

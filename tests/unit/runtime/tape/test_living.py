@@ -1,0 +1,115 @@
+"""Of a short step that leaves a graph behind only what that graph needs is put on the tape; what is drawn is noted."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from nandiag.runtime.tape.noted import jots
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(jots, "_SHORT", 1e9)
+
+
+class Adversaries:
+    """A maker and a judge that take turns; what the maker made for the judge's turn is used in its own."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.maker, self.judge = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.optimizers = [torch.optim.Adam(one.parameters(), lr=1e-3) for one in (self.maker, self.judge)]
+        self.real = torch.randn(6, 4)
+
+    def judge_learns(self):
+        self.made = self.maker(torch.randn(6, 3))
+        loss = functional.softplus(-self.judge(self.real)).mean()
+        loss = loss + functional.softplus(self.judge(self.made.detach())).mean()
+        self.optimizers[1].zero_grad()
+        loss.backward()
+        self.optimizers[1].step()
+
+    def maker_learns(self):
+        loss = functional.softplus(-self.judge(self.made)).mean()
+        self.optimizers[0].zero_grad()
+        loss.backward()
+        self.optimizers[0].step()
+
+
+def added(capture, monkeypatch):
+    """The names of all that is put on the tape from here on."""
+    names, add = [], capture.tape.add
+
+    def adds(entry, *words):
+        names.append(entry.name)
+        add(entry, *words)
+
+    monkeypatch.setattr(capture.tape, "add", adds)
+    return names
+
+
+def test_of_two_that_take_turns_only_what_is_used_in_the_other_turn_is_put_on_the_tape(work, short, monkeypatch):
+    capture, loop = work().capture, Adversaries()
+    names = None
+    for turn in range(90):
+        if turn == 80:
+            names = added(capture, monkeypatch)
+        loop.judge_learns()
+        loop.maker_learns()
+    assert names == ["randn", "Linear"] * 10
+
+
+def test_what_a_graph_needs_that_lives_on_is_there_when_it_is_asked_for(work, short):
+    capture, loop = work().capture, Adversaries()
+    for _ in range(90):
+        loop.judge_learns()
+        loop.maker_learns()
+    loop.judge_learns()
+    maker, index = capture.tape.maker(loop.made)
+    assert (maker.function, index, maker.step) == (loop.maker, 0, capture.tape.step - 1)
+    noise = next(iter(maker.makers))
+    assert noise.name == "randn"
+    noise.generators.put_back()
+    assert torch.equal(loop.maker(noise.function(*noise.args, **noise.kwargs)), loop.made)
+
+
+def test_a_graph_that_nobody_uses_and_nobody_has_is_let_go(work, short, monkeypatch):
+    capture = work().capture
+    model = nn.Linear(4, 3)
+    optimizer, x = torch.optim.Adam(model.parameters(), lr=1e-3), torch.randn(6, 4)
+
+    def step():
+        output = model(x)
+        spread = (output.softmax(-1) * output.log_softmax(-1)).sum(-1).mean()  # for the log alone
+        seen.append(spread.detach())
+        optimizer.zero_grad()
+        functional.mse_loss(output, x[:, :3]).backward()
+        optimizer.step()
+
+    seen, names = [], None
+    for turn in range(90):
+        if turn == 80:
+            names = added(capture, monkeypatch)
+        step()
+    assert not names
+
+
+@pytest.mark.parametrize("draw", ["outside", "with_gradient"])
+def test_what_is_drawn_is_noted_with_the_state_that_it_was_drawn_from(draw, work, short):
+    capture, x = work().capture, torch.ones(40)
+    weight = nn.Parameter(torch.ones(40))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def value():
+        return weight * torch.randn(40) if draw == "outside" else functional.dropout(weight * x, 0.5) * x
+
+    for _ in range(4):
+        value().square().sum().backward()
+        optimizer.step()
+    drawn = value()
+    assert len(capture.tape.jots.many) == (2 if draw == "outside" else 3)
+    name = "randn" if draw == "outside" else "dropout"
+    entry = next(one for one in capture.tape.maker(drawn)[0].makers if one.name == name)
+    entry.generators.put_back()
+    assert torch.equal(value(), drawn)
