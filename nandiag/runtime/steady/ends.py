@@ -38,5 +38,7 @@ class Ends:
         capture._begun = capture.half_updated = capture.between.taped = False
         capture.mark = window.calls = tape.micro_step = 0
         tape.border, tape.step = None, step
+        if tape.carried.bytes:
+            tape.carried.clear()
         capture.reopen = True
         return True

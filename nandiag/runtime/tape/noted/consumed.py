@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
+from weakref import ref as reference
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from nandiag.runtime.tape.entry import ROOT
 
 RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 # One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
-# through it; the modes, the trail; arguments by position and by name; their versions before, and behind a root; what it
-# returned (None: a backward, or a root under way); the micro-step. No class of its own: five are made in each step.
+# through it; the modes, the trail; arguments by position (weakly what is large) and by name; their versions before, and
+# behind a root; what it returned (None: a backward, or a root under way); the micro-step. No class of its own: five
+# are made in each step.
 Note: TypeAlias = tuple[Any, ...]
 GRAD, ARGS, KWARGS, OUTPUT = 2, 5, 6, 9
 
@@ -83,7 +85,13 @@ def is_of_root(note: Note) -> bool:
 
 def words_of(note: Note) -> Sequence[Any]:
     """Return what a call was given."""
-    return (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]
+    words = (*note[ARGS], *note[KWARGS].values()) if note[KWARGS] else note[ARGS]
+    return held(words) if reference in map(type, words) else words
+
+
+def held(words: Sequence[Any]) -> Sequence[Any]:
+    """Return ``words`` with what weak references among them refer to, None for what is gone."""
+    return [one() if type(one) is reference else one for one in words]
 
 
 def _references(note: Note) -> int:

@@ -33,14 +33,14 @@ from nandiag.runtime.tape.noted.notes import (
     are_moderate,
     drawn,
     is_small,
-    moderate,
+    lightly,
     put,
     versions_in,
     versions_of,
 )
 from nandiag.runtime.tape.noted.shelves import Shelf
 from nandiag.runtime.tape.packed.descent import forget_consumed
-from nandiag.runtime.tape.packed.nested import FLAT, in_line
+from nandiag.runtime.tape.packed.nested import FLAT, Nested, in_line
 from nandiag.runtime.tape.packed.words import Made
 from nandiag.runtime.tape.state import Generators, any_autocast, modes
 
@@ -95,15 +95,17 @@ class Jots:
         versions = versions_of(args, kwargs)
         own = function
         if versions is None and output is not None:
-            nested = moderate(in_line(function, args, kwargs))
+            nested = in_line(function, args, kwargs)
             function, args = nested or (function, args)
             kwargs, versions = {}, None if nested is None else versions_in(args)
         if versions is None:
             return False
         known = modes()
         grad = output is None or (known[0] and output.requires_grad)
-        if not grad and output is not None and not self.may_wait(args, output):
+        call = self._held(function, args, output, grad=grad)
+        if call is None:
             return False
+        function, args = call
         if self.dense:
             if not self._makes_room(args, output):
                 return False
@@ -123,19 +125,22 @@ class Jots:
         if not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST or HOOKS or _any_autocast():
             return False
         if not FLAT.issuperset(map(type, given)):
-            nested = moderate(in_line(function, args, kwargs))
+            nested = in_line(function, args, kwargs)
             if nested is None:
                 return False
             function, given = nested
             args, kwargs = given, None
         known = _grad_enabled()
         grad = known and output.requires_grad
-        if not grad and not self.may_wait(args, output):
-            return False
         try:
             versions = list(map(getattr, given, VERSION, NONE))
         except RuntimeError:  # tensors made for inference have none
             return False
+        if not grad or type(function) is Nested:
+            call = self._held(function, args, output, grad=grad)
+            if call is None:
+                return False
+            function, args = call
         if grad:
             unused.difference_update(map(id, given))
             unused.add(id(output))
@@ -308,16 +313,25 @@ class Jots:
             put(self._tape, note)
         self._tape.micro_step = now
 
-    def may_wait(self, words: Sequence[Any], output: Tensor) -> bool:
-        """Whether to note a call without gradients holds little memory, and no graph that is not held already."""
-        if output.requires_grad:
-            return False
+    def _held(
+        self, function: Any, words: Sequence[Any], output: Tensor | None, *, grad: bool
+    ) -> tuple[Any, Any] | None:
+        """Return a call as it is to be noted, what is large by weak references; None where that would not do.
+
+        Without gradients no graph is to be held that is not held already. What is large and was made by a call that is
+        on the tape may be gone before this one is put there; in lists nothing large is looked for.
+        """
+        if grad:
+            return (function, words) if type(function) is not Nested or are_moderate(words) else None
+        if output is None or output.requires_grad:
+            return None
+        large = 0
         for word in words:
             if isinstance(word, Tensor):
-                graph = word.requires_grad and not self._made(word)
-                if graph or word.numel() > LARGEST:
-                    return False
-        return True
+                if word.requires_grad and not self._made(word):
+                    return None
+                large += word.numel() > LARGEST
+        return (function, words) if not large else lightly(function, words, self._tape)
 
     def _made(self, tensor: Tensor) -> bool:
         """Whether what is noted made it."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
+from weakref import ref as reference
 
 from torch import Tensor
 
 from nandiag.runtime.frames import Trail
 from nandiag.runtime.tape.entry import BACKWARD, CALL, Entry
-from nandiag.runtime.tape.noted.consumed import Note
+from nandiag.runtime.tape.noted.consumed import Note, held
 from nandiag.runtime.tape.packed.nested import FLAT, Nested
 from nandiag.runtime.tape.packed.words import HANDS_ON, is_handed_on
 from nandiag.runtime.tape.state import Generators, plain_modes
@@ -26,10 +27,14 @@ Versions = Sequence[int | None]
 
 
 def put(tape: Tape, note: Note) -> None:
-    """Put what was noted on the ``tape``."""
+    """Put what was noted on the ``tape``; nothing where what was large is gone."""
     entry, function, grad, known, where, args, kwargs, versions, after, output, _ = note
     if type(function) is Nested:
         function, args, kwargs = function
+    if reference in map(type, args):
+        if any(type(one) is reference and one() is None for one in args):
+            return
+        args = held(args)
     if entry is None:
         known = plain_modes(grad=known) if type(known) is bool else known
         entry = Entry(BACKWARD if output is None else CALL, function, grad=grad, modes=known)
@@ -56,9 +61,28 @@ def is_small(words: Sequence[Any], output: Tensor) -> bool:
     return output.numel() <= SMALL and all(one.numel() <= SMALL for one in words if isinstance(one, Tensor))
 
 
-def moderate(call: tuple[Nested, list[Any]] | None) -> tuple[Nested, list[Any]] | None:
-    """Return a call with its words; None where it would hold what is large."""
-    return call if call is not None and are_moderate(call[1]) else None
+def lightly(function: Any, words: Sequence[Any], tape: Tape) -> tuple[Any, Sequence[Any]] | None:
+    """Return a call to be noted, what is large by weak references: a set of data, say, of which a batch is taken.
+
+    As on the ``tape``, what is not too large is held there until the step is over, whoever lets go of it. None where
+    it lies in a list, or a call has made it that is there: it may be gone by then.
+    """
+    large = [one for one in words if isinstance(one, Tensor) and one.numel() > LARGEST]
+    if tape.knows(large):
+        return None
+    tape.carried.on = True
+    for one in large:
+        tape.carried.hold(one)
+    light = list(map(_light, words))
+    if type(function) is not Nested:
+        return function, light
+    own = tuple(map(_light, function.args))
+    alone = [one for one in own if type(one) is reference]
+    return (function._replace(args=own), light) if len(alone) == len(large) else None
+
+
+def _light(word: Any) -> Any:
+    return reference(word) if isinstance(word, Tensor) and word.numel() > LARGEST else word
 
 
 def are_moderate(words: Sequence[Any]) -> bool:

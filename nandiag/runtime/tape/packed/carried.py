@@ -17,14 +17,14 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 class Carried:
-    """Holds the newest that together take at most ``MOST_BYTES``, for as long as one step takes, while it is ``on``."""
+    """Holds the newest, of ``bytes`` that are ``MOST_BYTES`` at most, for as long as one step takes, while ``on``."""
 
-    __slots__ = ("_bytes", "_held", "on")
+    __slots__ = ("_held", "bytes", "on")
 
     def __init__(self) -> None:
         self.on = False
         self._held: dict[int, tuple[Tensor, int]] = {}
-        self._bytes = 0
+        self.bytes = 0
 
     def hold(self, tensor: Tensor) -> None:
         """Hold one, with all of the memory that it is a part of; a graph is never held with it."""
@@ -35,21 +35,21 @@ class Carried:
         if size > MOST_BYTES:
             return
         self._held[key] = tensor, size
-        self._bytes += size
-        while self._bytes > MOST_BYTES:
-            self._bytes -= self._held.pop(next(iter(self._held)))[1]
+        self.bytes += size
+        while self.bytes > MOST_BYTES:
+            self.bytes -= self._held.pop(next(iter(self._held)))[1]
 
     def let_go(self, parted: set[int]) -> None:
         """Hold none of those whose ``id`` is among ``parted``, and no view of one."""
         for key, (tensor, size) in tuple(self._held.items()):
             if is_of(parted, tensor):
                 del self._held[key]
-                self._bytes -= size
+                self.bytes -= size
 
     def clear(self) -> None:
         """The step is over."""
         self._held.clear()
-        self._bytes = 0
+        self.bytes = 0
 
 
 def _is_plain(tensor: Tensor) -> bool:

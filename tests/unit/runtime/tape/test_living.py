@@ -1,5 +1,7 @@
 """Of a short step that leaves a graph behind only what that graph needs is put on the tape; what is drawn is noted."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -113,3 +115,65 @@ def test_what_is_drawn_is_noted_with_the_state_that_it_was_drawn_from(draw, work
     entry = next(one for one in capture.tape.maker(drawn)[0].makers if one.name == name)
     entry.generators.put_back()
     assert torch.equal(value(), drawn)
+
+
+ROWS = 1 << 21  # more than is held
+
+
+def ready(work, value):
+    """An armed process whose next step is noted: its capture."""
+    capture = work().capture
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(4):
+        (weight * value()).square().mean().backward()
+        optimizer.step()
+    return capture
+
+
+@pytest.mark.parametrize("index", [lambda rows: rows, lambda rows: (rows, slice(None))])
+def test_rows_of_a_large_set_of_data_are_noted_and_the_set_is_not_held(index, work, short):
+    held, rows = [torch.ones(ROWS, 1)], torch.tensor([5, ROWS - 1])
+    capture = ready(work, lambda: held[0][index(rows)])
+    kept = held[0][index(rows)]
+    assert len(capture.tape.jots.many) == 1
+    held[0] = weakref.ref(held[0])
+    assert held[0]() is None
+    assert capture.tape.maker(kept) is None
+
+
+def test_of_rows_of_a_large_set_it_is_known_what_they_were_taken_from(work, short):
+    data = torch.ones(ROWS)
+    capture = ready(work, lambda: data[:3])
+    kept = data[:3]
+    assert len(capture.tape.jots.many) == 1
+    entry = capture.tape.maker(kept)[0]
+    assert entry.name == "__getitem__"
+    assert entry.words[0].get() is data
+
+
+def test_what_a_call_has_made_that_is_large_is_put_on_the_tape_with_what_is_taken_of_it(work, short):
+    data = torch.ones(ROWS)
+    capture = ready(work, lambda: (data * 2)[:3])
+    kept = (data * 2)[:3]
+    maker = capture.tape.maker(kept)[0]
+    assert (maker.name, [one.name for one in maker.makers]) == ("__getitem__", ["mul"])
+
+
+def test_what_is_large_is_held_where_the_tape_would_hold_it(work, short):
+    """Until the step is over, and no longer."""
+    data = [torch.ones(70_000)]
+    capture = ready(work, lambda: data[0].sum())
+    kept, known = data[0].sum(), weakref.ref(data[0])
+    data.clear()
+    assert capture.tape.maker(kept)[0].name == "sum"
+    capture.step_ends(capture.tape.step + 1)
+    assert known() is None
+
+
+def test_what_is_written_into_a_large_set_is_behind_what_was_taken_of_it(work, short):
+    data = torch.ones(ROWS)
+    capture = ready(work, lambda: data[:3])
+    kept = data[:3]
+    data.add_(1.0)
+    assert capture.tape.maker(kept)[0].words[0].version == data._version - 1
