@@ -7,7 +7,6 @@ which no sample has, may do no harm before a later step. All else may be used la
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -95,13 +94,13 @@ def _of_jots(many: Sequence[Note]) -> list[Tensor]:
 
 def _references(many: Sequence[Note]) -> list[tuple[Tensor, int]]:
     """Return what calls gave out without gradients, with the references to it but for those by other calls."""
-    uses = Counter(_given(many))
-    made = [note[OUTPUT] for note in many if gives_data(note)]
-    return [(one, sys.getrefcount(one) - uses[id(one)]) for one in made]
+    made = [note[OUTPUT] for note in many if not note[GRAD] and gives_data(note)]
+    uses = [*_given(many)] if made else []
+    return [(one, sys.getrefcount(one) - uses.count(id(one))) for one in made]
 
 
 def _given(many: Iterable[Note]) -> Iterable[int]:
-    return map(id, chain.from_iterable((*note[ARGS], *(note[KWARGS] or {}).values()) for note in many))
+    return map(id, chain.from_iterable([(*note[ARGS], *(note[KWARGS] or {}).values()) for note in many]))
 
 
 def _taken(tape: Tape) -> tuple[set[int], set[int]]:
@@ -110,7 +109,7 @@ def _taken(tape: Tape) -> tuple[set[int], set[int]]:
 
 
 def _taken_by(tape: Tape, *, roots: bool) -> set[int]:
-    noted = _given(note for note in tape.jots.every if note[GRAD] and is_of_root(note) is roots)
+    noted = _given([note for note in tape.jots.every if note[GRAD] and is_of_root(note) is roots])
     entries = (entry for entry in tape._entries if entry.grad and (entry.kind is ROOT) is roots)
     words = (word for entry in entries for word in entry.words if type(word) is Made)
     return {*noted, *(id(word.tensor()) for word in words)}

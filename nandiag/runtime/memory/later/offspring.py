@@ -84,11 +84,19 @@ class Offspring:
             output = note[OUTPUT]
             if note[GRAD] or output is None:
                 continue
-            entry, tensors = note[0], [word for word in words_of(note) if isinstance(word, Tensor)]
-            own = _is_by_a_trained(entry) or not here.isdisjoint(map(id, tensors)) or any(map(self.has, tensors))
-            if own or self.leads_to(_makers(tensors, made)):
+            tensors = [word for word in words_of(note) if isinstance(word, Tensor)]
+            if self._descends(note[0], tensors, here) or (made and self.leads_to(_makers(tensors, made))):
                 here.add(id(output))
                 self._add(output)
+
+    def _descends(self, entry: Entry | None, tensors: Sequence[Tensor], here: set[int]) -> bool:
+        """Whether a call of such ``tensors`` is of a trained module, or was given what came of weights (``here``)."""
+        keys = set(map(id, tensors))
+        if (entry is not None and _is_by_a_trained(entry)) or not here.isdisjoint(keys):
+            return True
+        if keys.isdisjoint(self._known) and True not in [one.requires_grad for one in tensors]:
+            return False
+        return any(map(self.has, tensors))
 
     def _add(self, tensor: Tensor) -> None:
         self._known[id(tensor)] = Weakly(tensor)
@@ -98,7 +106,7 @@ class Offspring:
 
 
 def _makers(tensors: Sequence[Tensor], made: Mapping[int, Made]) -> list[Entry]:
-    found = ((one, made.get(id(one))) for one in tensors) if made else ()
+    found = ((one, made.get(id(one))) for one in tensors)
     return [known.entry for one, known in found if known is not None and known.tensor() is one]
 
 

@@ -48,17 +48,16 @@ def consumed(many: Sequence[Note]) -> tuple[set[int], list[Note]] | None:
         if output is None and RETAINS in given:
             return None
         used |= given
-    if living and any(map(_writes, many)):
+    if living and [note for note in many if note[0] is not None and note[0].in_place]:
         return None
     return used, _leading_to(living, many, used) if living else []
 
 
 def _leading_to(living: Sequence[Note], many: Sequence[Note], used: set[int]) -> list[Note]:
     """Return, of ``many``, what leads to those ``living``, but for those that came of what was ``used``."""
-    spent: set[int] = set()
+    spent = used & {id(note[OUTPUT]) for note in many if note[GRAD]}
     for note in many:
-        had_graph = note[GRAD] and note[OUTPUT] is not None
-        if had_graph and (id(note[OUTPUT]) in used or not spent.isdisjoint(map(id, words_of(note)))):
+        if note[GRAD] and not spent.isdisjoint(map(id, words_of(note))):
             spent.add(id(note[OUTPUT]))
     wanted = {id(note[OUTPUT]) for note in living} - spent
     kept: list[Note] = []
@@ -67,10 +66,6 @@ def _leading_to(living: Sequence[Note], many: Sequence[Note], used: set[int]) ->
             kept.append(note)
             wanted.update(one for one in map(id, words_of(note)) if one not in spent)
     return kept[::-1]
-
-
-def _writes(note: Note) -> bool:
-    return note[0] is not None and note[0].in_place
 
 
 def gives_data(note: Note) -> bool:

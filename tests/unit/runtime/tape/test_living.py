@@ -163,7 +163,7 @@ def test_what_a_call_has_made_that_is_large_is_put_on_the_tape_with_what_is_take
 def test_what_is_large_is_held_where_the_tape_would_hold_it(work, short):
     """Until the step is over, and no longer."""
     data = [torch.ones(70_000)]
-    capture = ready(work, lambda: data[0].sum())
+    capture = ready(work, lambda: data[0].sum() * 2)
     kept, known = data[0].sum(), weakref.ref(data[0])
     data.clear()
     assert capture.tape.maker(kept)[0].name == "sum"
