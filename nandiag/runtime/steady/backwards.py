@@ -14,7 +14,6 @@ from nandiag.runtime.guard import disarm, guarded, guarded_alone
 from nandiag.runtime.look.losses import Loss
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.entry import BACKWARD
-from nandiag.runtime.tape.noted.jots import MOST
 from nandiag.runtime.tape.noted.notes import versions_of
 from nandiag.runtime.tape.state import capturing, modes
 
@@ -112,7 +111,7 @@ class Backwards:
             or len(losses.pending) >= _MOST
             or not jots.on
             or jots.dense
-            or len(jots.many) >= MOST
+            or len(jots.many) >= jots.most
             or loss.dtype not in _FLOATS
             or loss.numel() != 1
             or loss._is_view()

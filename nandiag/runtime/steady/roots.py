@@ -17,7 +17,6 @@ from nandiag.runtime.guard import disarm
 from nandiag.runtime.recorder import RECORDER
 from nandiag.runtime.tape.calls.swaps import SWAPS
 from nandiag.runtime.tape.entry import ROOT, Entry
-from nandiag.runtime.tape.noted.jots import MOST
 from nandiag.runtime.tape.noted.notes import versions_of
 from nandiag.runtime.tape.state import capturing, generators, modes
 
@@ -91,7 +90,7 @@ class Roots:
             or not births.prelude.shut
             or not jots.on
             or jots.dense
-            or len(jots.many) >= MOST
+            or len(jots.many) >= jots.most
         )
 
     def ended(self, entry: Entry | None, output: Any) -> bool:

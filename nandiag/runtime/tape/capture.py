@@ -221,8 +221,8 @@ class Capture:
         else:
             habit.begin_swapped(entry)
         entry.generators = generators(full=self._python_random, private=habit.generators)
-        plain = grad and swapped is None and not habit.holds
-        if not (plain and self.tape.jots.on and self.tape.jots.begun(entry, (args, kwargs))):
+        plain = swapped is None and not habit.holds and self.tape.jots.on
+        if not (plain and self.tape.jots.begun(entry, (args, kwargs))):
             self.tape.add(entry, args, kwargs)
             entry.contents, entry.lost, entry.split = habit.held(self.tape)
         if swapped is not None:

@@ -196,7 +196,7 @@ class Tape:
 
     def maker(self, tensor: Tensor) -> tuple[Entry, int] | None:
         """Return the entry that made ``tensor`` and the index among its outputs, None when it is not on the tape."""
-        if self.jots.many or self.jots.shelves:
+        if (self.jots.many or self.jots.shelves) and self.jots.made(tensor):
             self.jots.bring((tensor,))
         return self.maker_of_gone(id(tensor), reference(tensor))
 

@@ -22,7 +22,7 @@ from nandiag.runtime.early.data import inputs
 from nandiag.runtime.look import finite
 from nandiag.runtime.steady import assured
 from nandiag.runtime.tape import exchange
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import pace
 
 OURS = f"{Path(nandiag.__file__).parent}/"
 STEPS = 8
@@ -49,7 +49,7 @@ def loop(work, monkeypatch):
     bare = inspect.unwrap(torch.optim.AdamW.step, stop=lambda one: one.__code__.co_name == "_use_grad")
     monkeypatch.setattr(torch.optim.AdamW, "step", bare)
     # What is done seldom where steps are short must not hang on how long these take, profiled on a busy machine.
-    monkeypatch.setattr(jots, "_SHORT", math.inf)
+    monkeypatch.setattr(pace, "_SHORT", math.inf)
     monkeypatch.setattr(inputs, "_SHORT_STEP", math.inf)
     monkeypatch.setattr(assured, "_SHARE", 0.0)
     monkeypatch.setattr(assured, "_SHORTEST", math.inf)

@@ -6,7 +6,8 @@ It is given to a model like a batch, and is none: how large it is, is the doing 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from weakref import ref as reference
 
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nandiag.runtime.tape.entry import Entry
 
 _FEW = 64
+_ASKED = 64  # times, and a module is looked through again
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have one of these
 
 
@@ -29,6 +31,7 @@ class Offspring:
     def __init__(self) -> None:
         self._known: dict[int, Weakly] = {}
         self._most = _FEW
+        self._weights: dict[int, _Weights] = {}
 
     def has(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` came of the weights, in an earlier step or by its graph; a weight does so itself."""
@@ -71,7 +74,7 @@ class Offspring:
                 # Gradients that are read are many, and no input.
                 if tensor is None or tensor.requires_grad or one.entry.function == READ_GRADIENT:
                     continue
-                if _is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
+                if self._is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
                     self._add(tensor)
 
     def were_noted(self, notes: Sequence[Note], made: Mapping[int, Made]) -> None:
@@ -92,11 +95,25 @@ class Offspring:
     def _descends(self, entry: Entry | None, tensors: Sequence[Tensor], here: set[int]) -> bool:
         """Whether a call of such ``tensors`` is of a trained module, or was given what came of weights (``here``)."""
         keys = set(map(id, tensors))
-        if (entry is not None and _is_by_a_trained(entry)) or not here.isdisjoint(keys):
+        if (entry is not None and self._is_by_a_trained(entry)) or not here.isdisjoint(keys):
             return True
         if keys.isdisjoint(self._known) and True not in [one.requires_grad for one in tensors]:
             return False
         return any(map(self.has, tensors))
+
+    def _is_by_a_trained(self, entry: Entry) -> bool:
+        """Whether a call is one of a module that is trained, gradients being on or off just then."""
+        if entry.kind != _ROOT or entry.grad:
+            return entry.kind == _ROOT
+        module = entry.function
+        if not isinstance(module, nn.Module):
+            return False
+        known = self._weights.get(id(module))
+        if known is None or not known.of(module):
+            if len(self._weights) >= _FEW:
+                self._weights.clear()
+            known = self._weights[id(module)] = _Weights(module)
+        return known.trained
 
     def _add(self, tensor: Tensor) -> None:
         self._known[id(tensor)] = Weakly(tensor)
@@ -110,12 +127,22 @@ def _makers(tensors: Sequence[Tensor], made: Mapping[int, Made]) -> list[Entry]:
     return [known.entry for one, known in found if known is not None and known.tensor() is one]
 
 
-def _is_by_a_trained(entry: Any) -> bool:
-    """Whether a call is one of a module that is trained, gradients being on or off just then."""
-    if entry is None or entry.kind != _ROOT:
-        return False
-    return bool(entry.grad) or (isinstance(entry.function, nn.Module) and _is_trained(entry.function))
+class _Weights:
+    """The weights of a ``module``, looked up now and then: whether any of them is trained is asked in each step."""
 
+    __slots__ = ("_left", "_weights", "module")
 
-def _is_trained(module: nn.Module) -> bool:
-    return any(one.requires_grad for one in module.parameters())
+    def __init__(self, module: nn.Module) -> None:
+        self.module = reference(module)
+        self._weights = [reference(one) for one in module.parameters()]
+        self._left = _ASKED
+
+    def of(self, module: nn.Module) -> bool:
+        """Whether these are the weights of ``module`` yet."""
+        self._left -= 1
+        return self.module() is module and self._left > 0
+
+    @property
+    def trained(self) -> bool:
+        """Whether a gradient is gathered for any of them."""
+        return True in [one.requires_grad for held in self._weights if (one := held()) is not None]

@@ -29,7 +29,7 @@ from nandiag.runtime.memory.later.lasting import lasting, written_within
 from nandiag.runtime.memory.there import storage_of
 from nandiag.runtime.tape.calls.strangers import has_strangers
 from nandiag.runtime.tape.entry import ROOT
-from nandiag.runtime.tape.noted.consumed import GRAD, OUTPUT
+from nandiag.runtime.tape.noted.consumed import ARGS, GRAD, OUTPUT
 from nandiag.runtime.tape.packed.descent import ancestors, is_of_little
 from nandiag.runtime.tape.packed.words import Given
 
@@ -105,7 +105,10 @@ class Stored:
         if left <= 0:
             return False
         many = tape.jots.many  # as :func:`gives_data` has it
-        without = [one[OUTPUT] for one in many if not one[GRAD] and (one[0] is None or not one[0].in_place)]
+        without = [
+            one[OUTPUT] for one in many
+            if not one[GRAD] and (one[0] is None or not one[0].in_place or one[OUTPUT] is one[ARGS][0])
+        ]  # fmt: skip
         return bool(tape._made or tape.jots.shelves or any(map(_is_float, without)))
 
     @guarded("births")

@@ -56,6 +56,7 @@ class Traits(NamedTuple):
     asks: bool  # whether what it is given is finite
     simple: bool  # nothing but its name and its words need be known
     of_form: bool  # it tells of no value
+    writes: bool  # into its first word, which it returns, and nothing else
 
 
 def traits_of(function: Any) -> Traits:
@@ -73,7 +74,7 @@ def traits_of(function: Any) -> Traits:
     return Traits(
         name, mutates, in_place, random, remakes, from_data, moves or random or name in EXPOSES, moves, plain,
         name in _FILLS, sets == "data", name in EMPTY, name in EXPOSES, name in _QUESTIONS,
-        simple, gets in _FORMS,
+        simple, gets in _FORMS, in_place and not (mutates or random or remakes),
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import CALL, ROOT, Entry
 from nandiag.runtime.tape.loop.traits import COPIES, Traits, traits, traits_of
 from nandiag.runtime.tape.noted.notes import LARGEST
+from nandiag.runtime.tape.noted.writes import may_be_noted, note_write, was_written
 from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import HANDS_ON, base_of, is_handed_on
@@ -200,7 +201,7 @@ class Window(Beneath):
 
     def _take(self, func: Any, words: tuple[Any, Any], output: Any, kept: _Kept | None) -> None:
         """Take a call as it is where it may be put on the tape later, else put it there."""
-        frame, jots, what = sys._getframe(3), self.tape.jots, traits(func)
+        frame, what = sys._getframe(3), traits(func)
         if what.gives_data:
             self._gave(words[0], kept, frame)
             return
@@ -215,14 +216,24 @@ class Window(Beneath):
             self.handed_out.wrote(words[0][0])
         if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output, frame):
             return
-        if (
-            (jots.on or jots.dense) and what.plain and type(output) is Tensor and output.numel() <= LARGEST
-            and jots.called(func, words, output, frame, None if kept is None else kept[0])
-        ):  # fmt: skip
+        if type(output) in _TENSORS and self._note(what, (func, words, output, kept), frame):
             return
         taped = self.tape_call(func, words, output, frame, what)
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
+
+    def _note(self, what: Traits, call: tuple[Any, tuple[Any, Any], Tensor, _Kept | None], frame: FrameType) -> bool:
+        """Note a call that may be put on the tape later; returns whether that was done."""
+        func, words, output, kept = call
+        states, before = (None, None) if kept is None else kept
+        jots = self.tape.jots
+        if what.writes and output is next(iter(words[0]), None):
+            if note_write(self.tape, func, words, frame, before):
+                return True
+            jots.make_way([output], writes=True)
+        if not (jots.on or jots.dense) or not what.plain or type(output) is not Tensor or output.numel() > LARGEST:
+            return False
+        return jots.called(func, words, output, frame, states)
 
     def _is_hollow(self, func: Any, output: Tensor, frame: FrameType) -> bool:
         """Whether memory is handed out that holds nothing: no mode sees ``set_`` fill it, as one is unpickled.
@@ -234,9 +245,14 @@ class Window(Beneath):
         return not output.numel() or (code.co_name == "__init__" and code.co_filename.startswith(_OF_MODULES))
 
     def _kept(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> _Kept:
-        if what.moves and (self.tape.jots.many or self.tape.jots.shelves):
+        jots = self.tape.jots
+        if (
+            what.moves
+            and (jots.many or jots.shelves)
+            and not (what.writes and args and may_be_noted(self.tape, args[0]))
+        ):
             writes = what.in_place or not what.mutates
-            self.tape.jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
+            jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         if what.in_place:
             self.writes += not self.trusted or self._may_write_there(args[0] if args else None)
         if what.gives_data:
@@ -283,6 +299,8 @@ class Window(Beneath):
             if self.wrote is not None:
                 self.wrote(target, laid)
         base = base_of(target)
+        if was_written(self.tape, base):
+            return None
         known = self.tape.maker(base)
         made = known is not None and known[0].step == self.tape.step
         # A gradient that is read was made by no call; until the step's first backward it is what an earlier one left.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nandiag.runtime.tape.entry import ROOT
+from nandiag.runtime.tape.packed.words import base_of
 
 RETAINS = id(True)  # noqa: FBT003 - among the words of a backward
 # One call, as it was given: the entry of a root module's, else None; the function, and whether a gradient flows
@@ -48,9 +49,10 @@ def consumed(many: Sequence[Note]) -> tuple[set[int], list[Note]] | None:
         if output is None and RETAINS in given:
             return None
         used |= given
-    if living and [note for note in many if note[0] is not None and note[0].in_place]:
-        return None
-    return used, _leading_to(living, many, used) if living else []
+    kept = _leading_to(living, many, used) if living else []
+    words = {id(base_of(word)) for note in kept for word in words_of(note) if isinstance(word, Tensor)}
+    written = {id(base_of(note[OUTPUT])) for note in many if is_write(note)} if kept else set()
+    return None if words & written else (used, kept)
 
 
 def _leading_to(living: Sequence[Note], many: Sequence[Note], used: set[int]) -> list[Note]:
@@ -70,7 +72,12 @@ def _leading_to(living: Sequence[Note], many: Sequence[Note], used: set[int]) ->
 
 def gives_data(note: Note) -> bool:
     """Whether what a call returned may be used in a later step: it has no graph, and is no norm of gradients."""
-    return not note[GRAD] and (note[0] is None or not note[0].in_place)
+    return not note[GRAD] and (note[0] is None or not note[0].in_place or is_write(note))
+
+
+def is_write(note: Note) -> bool:
+    """Whether a call wrote into its first word, and returned it."""
+    return note[0] is not None and note[0].in_place and note[OUTPUT] is note[ARGS][0]
 
 
 def is_of_root(note: Note) -> bool:

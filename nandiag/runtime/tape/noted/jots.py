@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from nandiag.runtime.frames import trail
+from nandiag.runtime.leaves import is_leaf
 from nandiag.runtime.memory.packing import HOOKS
 from nandiag.runtime.tape.entry import CALL, Entry
 from nandiag.runtime.tape.noted.consumed import OUTPUT, RETAINS, Note, consumed, words_of
@@ -30,6 +31,7 @@ from nandiag.runtime.tape.noted.notes import (
     NONE,
     SMALL,
     VERSION,
+    Versions,
     are_moderate,
     drawn,
     is_small,
@@ -38,6 +40,7 @@ from nandiag.runtime.tape.noted.notes import (
     versions_in,
     versions_of,
 )
+from nandiag.runtime.tape.noted.pace import Pace
 from nandiag.runtime.tape.noted.shelves import Shelf
 from nandiag.runtime.tape.packed.descent import forget_consumed
 from nandiag.runtime.tape.packed.nested import FLAT, Nested, in_line
@@ -48,30 +51,24 @@ if TYPE_CHECKING:
     from nandiag.runtime.tape.entries import Tape
 
 MOST, MOST_SMALL, MOST_DENSE = 24, 384, 4096
-# Steps, in seconds: on the CPU a step of this length can make some megabytes, which are held a little longer.
-_SHORT = 1e-2
-_IN_A_ROW = 3
-_MANY = 128
-_IN_VAIN = 16
 _TENSORS = frozenset({Tensor, Parameter})
 _ROOT, _BACKWARD = "root", "backward"  # as entries are called, which have jots of their own
 _grad_enabled, _any_autocast = torch.is_grad_enabled, any_autocast
 _ALWAYS = -1  # no id
 
 
-class Jots:
+class Jots(Pace):
     """The calls of the present step that are not on the ``tape`` yet, while ``on``: steps are short and end well.
 
     While ``dense``, for there are very many of them, those that make a few numbers.
     """
 
     def __init__(self, tape: Tape) -> None:
+        super().__init__()
         self._tape = tape
-        self.on = self.dense = False
         self.many: list[Note] = []
+        self.most = MOST  # as many are noted without more ado
         self.shelves: list[Shelf] = []
-        self._in_a_row = self._many_in_a_row = self._in_vain = 0
-        self._packed = self._packed_in_vain = 0  # how many in this step after all; in how many steps too many
         self._more = 0  # of what is noted, how many came behind the first few and are not small
         # What calls with a gradient have made that is in no other one so far, by id; and one that no call takes away.
         self._unused: set[int] = set()
@@ -109,7 +106,7 @@ class Jots:
         if self.dense:
             if not self._makes_room(args, output):
                 return False
-        elif len(self.many) >= MOST:
+        elif len(self.many) >= self.most:
             self._one_of_many(args, output, grad=grad)
         if grad:
             self.use(args, kwargs, output)
@@ -122,7 +119,7 @@ class Jots:
         """Do what :meth:`called` does where that is little, for a plain call of torch; else do nothing."""
         args, kwargs = words
         many, unused, given = self.many, self._unused, (*args, *kwargs.values()) if kwargs else args
-        if not self.on or self.dense or len(many) >= MOST or output.numel() > LARGEST or HOOKS or _any_autocast():
+        if not self.on or self.dense or len(many) >= self.most or output.numel() > LARGEST or HOOKS or _any_autocast():
             return False
         if not FLAT.issuperset(map(type, given)):
             nested = in_line(function, args, kwargs)
@@ -154,19 +151,26 @@ class Jots:
         """Note a call that writes into the gradients of those that it is given, and nowhere else; False as above."""
         nested = in_line(function, *words)
         versions = None if nested is None else versions_of(nested[1], None)
-        if (
-            not self.on
-            or self.dense
-            or self.shelves
-            or len(self.many) >= MOST_SMALL
-            or nested is None
-            or versions is None
-        ):
+        if not self.takes_writes or nested is None or versions is None:
             return False
         entry = Entry(CALL, function, grad=False, modes=modes())
         entry.in_place, entry.trail = True, trail(frame)
         whole, given = nested
         self.many.append((entry, whole, False, None, None, given, None, versions, None, output, self._tape.micro_step))
+        return True
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether there is room for a call that writes into what is not of this step."""
+        return self.on and not (self.dense or self.shelves) and len(self.many) < MOST_SMALL
+
+    def wrote(self, entry: Entry, args: Sequence[Any], kwargs: Any, versions: Versions) -> bool:
+        """Note the write of ``entry``; False where that must be put on the tape now."""
+        call = self._held(entry.function, args, args[0], grad=False)
+        if call is None:
+            return False
+        micro, self.most = self._tape.micro_step, self.most + 1
+        self.many.append((entry, call[0], False, None, None, call[1], kwargs, versions, None, args[0], micro))
         return True
 
     def use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:
@@ -215,9 +219,9 @@ class Jots:
     def begun(self, entry: Entry, words: tuple[Any, Any]) -> bool:
         """Note that a root module is called; False where that must be put on the tape now."""
         versions = versions_of(*words)
-        if versions is None:
+        if versions is None or not (entry.grad or self._holds_little((*words[0], *words[1].values()))):
             return False
-        if len(self.many) >= MOST:
+        if len(self.many) >= self.most:
             self._another()
         self.many.append((entry, None, entry.grad, None, None, *words, versions, None, None, self._tape.micro_step))
         return True
@@ -257,6 +261,10 @@ class Jots:
             self._settle_newest(newest)
         else:
             self.settle()
+
+    def made(self, tensor: Tensor) -> bool:
+        """Whether a call that is noted has returned ``tensor``."""
+        return True in [note[OUTPUT] is tensor for note in self.every]
 
     def _settle_newest(self, outputs: set[int]) -> None:
         """Put on the tape what is not shelved, of which these are the ``outputs``: it needs nothing of what is."""
@@ -301,7 +309,7 @@ class Jots:
     def _taken(self) -> tuple[list[Note], list[Shelf]]:
         """Return what was noted, and begin anew."""
         taken = self.many, self.shelves
-        self.many, self.shelves, self._more = [], [], 0
+        self.many, self.shelves, self._more, self.most = [], [], 0, MOST
         for known in (self._outputs, self._large, self._given, self._unused):
             known.clear()
         return taken
@@ -328,39 +336,28 @@ class Jots:
         large = 0
         for word in words:
             if isinstance(word, Tensor):
-                if word.requires_grad and not self._made(word):
+                if word.requires_grad and not self._is_held(word):
                     return None
                 large += word.numel() > LARGEST
         return (function, words) if not large else lightly(function, words, self._tape)
 
-    def _made(self, tensor: Tensor) -> bool:
-        """Whether what is noted made it."""
-        return id(tensor) in self._outputs if self.dense else any(note[OUTPUT] is tensor for note in self.many)
+    def _holds_little(self, words: Sequence[Any]) -> bool:
+        return are_moderate(words) and all(self._is_held(one) for one in words if getattr(one, "requires_grad", False))
 
-    def step_took(self, seconds: float, calls: int) -> None:
-        """A step of so many ``calls`` is over: change one's mind after a few in a row that are of the other sort."""
-        self._many_in_a_row = self._many_in_a_row + 1 if calls > _MANY else 0
-        self._packed_in_vain += self.dense and self._packed > _MANY
-        self._packed = 0
-        in_vain = self._in_vain >= _IN_VAIN or self._packed_in_vain >= _IN_VAIN
-        self.dense = self._many_in_a_row >= _IN_A_ROW and not in_vain
-        if (seconds < _SHORT) is self.on or self._in_vain >= _IN_VAIN:
-            self._in_a_row = 0
-            return
-        self._in_a_row += 1
-        if self._in_a_row >= _IN_A_ROW:
-            self.on, self._in_a_row = not self.on, 0
+    def _is_held(self, tensor: Tensor) -> bool:
+        """Whether the graph that a tensor has is held already, or it has none."""
+        return is_leaf(tensor) or (id(tensor) in self._outputs if self.dense else self.made(tensor))
 
     def step_passes(self, seconds: float) -> bool:
         """Do what :meth:`step_took` and :meth:`step_ends` do, where a step was as those before; else return False.
 
         Nothing is on the tape, calls were few, and a backward has left no graph of any.
         """
-        if self._unused or self.dense or self.shelves or not self.on or seconds >= _SHORT or self._packed_in_vain:
+        if self._unused or self.shelves or not self.stays(seconds):
             return False
         self._tape.offspring.were_noted(self.many, {})
-        self.many = []
-        self._more = self._packed = self._in_a_row = self._many_in_a_row = self._in_vain = 0
+        self.many, self.most = [], MOST
+        self._more = 0
         return True
 
     def step_ends(self, made: Mapping[int, Made]) -> None:
@@ -372,8 +369,7 @@ class Jots:
         found = consumed(self.every)
         if found is None:
             self.settle()
-            self._in_vain += 1
-            self.on = self.on and self._in_vain < _IN_VAIN
+            self.was_in_vain()
             return
         used, living = found
         for known in [made[key] for key in used & made.keys()]:

@@ -10,7 +10,7 @@ from torch.nn.modules import module as modules
 from nandiag.events import History, Warned
 from nandiag.runtime.early.half.activations import ActivationLook
 from nandiag.runtime.early.half.headroom import LARGEST, Headroom, trend_of
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import pace
 from nandiag.settings import Thresholds
 
 EVERY = {"thresholds": Thresholds(headroom_every=5)}
@@ -183,7 +183,7 @@ def test_a_fault_in_a_look_takes_it_away_all_the_same(work, monkeypatch):
 @pytest.mark.parametrize("short", [False, True])
 def test_a_look_is_over_with_its_call(work, monkeypatch, short):
     """In short steps, whose calls are noted in another way, as in long ones."""
-    monkeypatch.setattr(jots, "_SHORT", math.inf if short else 0.0)
+    monkeypatch.setattr(pace, "_SHORT", math.inf if short else 0.0)
     looks = []
     begin = ActivationLook.begin
     monkeypatch.setattr(ActivationLook, "begin", lambda self: (looks.append(self), begin(self)))

@@ -107,7 +107,7 @@ def test_a_live_module_that_is_reset_before_its_step_is_replayed_as_it_is_then(w
 
 
 def test_memory_of_a_weight_that_is_being_built_is_not_taped(work, monkeypatch):
-    monkeypatch.setattr("nandiag.runtime.tape.noted.jots._SHORT", 0.0)  # else a fast machine only notes the call
+    monkeypatch.setattr("nandiag.runtime.tape.noted.pace._SHORT", 0.0)  # else a fast machine only notes the call
     worker = work()
     tape = worker.capture.tape
     names = []

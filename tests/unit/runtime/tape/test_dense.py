@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nandiag.runtime.look.finite import quiet
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import jots, pace
 
 TIMES = 60
 
@@ -54,13 +54,13 @@ class Filter:
 @pytest.fixture(autouse=True)
 def long(monkeypatch):
     """However fast the machine is, no step counts as a short one."""
-    monkeypatch.setattr(jots, "_SHORT", 0.0)
+    monkeypatch.setattr(pace, "_SHORT", 0.0)
 
 
 @pytest.fixture
 def sparse(monkeypatch):
     """Make no number of calls count as very many."""
-    return lambda: monkeypatch.setattr(jots, "_MANY", math.inf)
+    return lambda: monkeypatch.setattr(pace, "_MANY", math.inf)
 
 
 def told(capture):
@@ -169,7 +169,7 @@ def test_no_graph_of_an_evaluation_is_held_by_its_loss(work, model):
 def test_where_what_is_noted_is_packed_in_each_step_it_is_not_noted_for_long(work):
     capture, loop = work().capture, Filter()
     loop.step()  # the first is not taped: no optimizer was there when it began
-    for _ in range(jots._IN_VAIN + 6):
+    for _ in range(pace._IN_VAIN + 6):
         loop.optimizer.zero_grad()
         loss = loop.loss()
         with quiet():

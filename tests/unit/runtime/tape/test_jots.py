@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import jots, pace
 from nandiag.runtime.tape.packed.words import Given
 
 
@@ -17,7 +17,7 @@ def short(monkeypatch):
     """Make all steps count as short, or none of them."""
 
     def make(*, yes=True):
-        monkeypatch.setattr(jots, "_SHORT", 1e9 if yes else 0.0)
+        monkeypatch.setattr(pace, "_SHORT", 1e9 if yes else 0.0)
 
     make()
     return make
@@ -197,7 +197,7 @@ def test_what_is_large_is_not_held(work, short):
 def test_where_it_is_always_asked_for_it_is_not_put_off(work, short):
     """What is made of a graph that is retained is packed each time: then at once."""
     capture, weight, optimizer, _ = ready(work)
-    for _ in range(4 * jots._IN_VAIN):  # in a few of the first steps it is asked which lines train
+    for _ in range(4 * pace._IN_VAIN):  # in a few of the first steps it is asked which lines train
         weight.square().sum().backward(retain_graph=True)
         optimizer.step()
     assert not capture.tape.jots.on

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import pace
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(jots, "_SHORT", 1e9)
+    monkeypatch.setattr(pace, "_SHORT", 1e9)
 
 
 class Adversaries:

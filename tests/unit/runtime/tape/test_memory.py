@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from nandiag.events import ProbeDark
 from nandiag.runtime.tape import entries
-from nandiag.runtime.tape.noted import jots
+from nandiag.runtime.tape.noted import pace
 from nandiag.runtime.tape.packed import carried
 
 STEPS = 30
@@ -20,7 +20,7 @@ STEPS = 30
 @pytest.fixture(autouse=True, params=[0.0, 1e9], ids=["long", "short"])
 def steps_as_long(request, monkeypatch):
     """Short steps are noted before they are taped, and nothing may be held any longer for that."""
-    monkeypatch.setattr(jots, "_SHORT", request.param)
+    monkeypatch.setattr(pace, "_SHORT", request.param)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def carry(inputs, model, optimizer, steps, value):
 @pytest.mark.parametrize(("most", "there"), [(1 << 20, True), (0, False)])
 def test_a_running_value_is_held_until_the_step_is_over_where_it_is_small(most, there, work, inputs, monkeypatch):
     monkeypatch.setattr(carried, "MOST_BYTES", most)
-    monkeypatch.setattr(jots, "_SHORT", 0.0)
+    monkeypatch.setattr(pace, "_SHORT", 0.0)
     work()
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

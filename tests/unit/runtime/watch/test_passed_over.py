@@ -135,7 +135,7 @@ def test_what_leaves_the_loop_has_ended_on_it(work, way):
 def test_a_line_whose_answers_change_all_the_time_is_read_at_the_end(work, monkeypatch, short):
     monkeypatch.setattr("nandiag.runtime.watch.told.answers.asked._MOST_TURNS", 0)
     # What short steps did is held as it is; of longer ones the loss is gone with the function that made it.
-    monkeypatch.setattr("nandiag.runtime.tape.noted.jots._SHORT", short)
+    monkeypatch.setattr("nandiag.runtime.tape.noted.pace._SHORT", short)
     worker = work()
     continues(Run(2, 5))
     worker.sentinel.last.take()
