@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 from typing import Any, NamedTuple
+
+import torch
 
 from nandiag.runtime.births.known import EXPOSES, is_in_place
 from nandiag.runtime.memory.known.unwritten import EMPTY
@@ -65,7 +68,9 @@ def traits_of(function: Any) -> Traits:
     owner = getattr(getattr(function, "__self__", None), "__name__", "") if name in {"__set__", "__get__"} else ""
     sets, gets = (owner, "") if name == "__set__" else ("", owner or name)
     gradient_set = sets == "grad"
-    remakes = name in _REMAKERS or getattr(function, "__module__", "") == _INITIALISERS
+    # By the name too: a library's that stands in the place of one of torch's is handed on by torch as if it were that.
+    own = isinstance(function, FunctionType) and hasattr(torch.nn.init, name)
+    remakes = name in _REMAKERS or own or getattr(function, "__module__", "") == _INITIALISERS
     in_place, random = is_in_place(name), name in _RANDOM
     mutates, from_data = gradient_set or name in _MUTATORS, name in _FROM_DATA
     moves = mutates or in_place or remakes or name in _NO_WRITERS or name == "__set__"

@@ -213,7 +213,7 @@ class Window(Beneath):
             self._count_question(_asked_of(*words))
             self.asked.of(_asked_of(*words), frame)
         if self.handed_out.doubts and what.in_place:
-            self.handed_out.wrote(words[0][0])
+            self.handed_out.wrote(_first(*words))
         if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output, frame):
             return
         if type(output) in _TENSORS and self._note(what, (func, words, output, kept), frame):
@@ -254,7 +254,7 @@ class Window(Beneath):
             writes = what.in_place or not what.mutates
             jots.make_way(tensors_in(args[:1] if writes else args), writes=writes)
         if what.in_place:
-            self.writes += not self.trusted or self._may_write_there(args[0] if args else None)
+            self.writes += not self.trusted or self._may_write_there(_first(args, kwargs))
         if what.gives_data:
             return None, self.moved.gives(args[0], args[1], sys._getframe(1))
         if what.exposes and args and isinstance(args[0], Tensor):
@@ -290,7 +290,7 @@ class Window(Beneath):
     def _before(self, what: Traits, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor] | None:
         # A small tensor from outside that is written into, perhaps through a view: what it held is kept, so that the
         # write can be made again.
-        target = args[0] if args else None
+        target = _first(args, kwargs)
         if not isinstance(target, Tensor) or _functorch() is not None:  # within a transform there is nothing to read
             return None
         laid = laid_by(what.name, args, kwargs)
@@ -355,10 +355,16 @@ class Window(Beneath):
         if what.in_place and not entry.grad:
             self.tape.hold_update(entry, args)
         if what.name not in HANDS_ON or not is_handed_on(output, args):
-            self.tape.made(entry, [*outputs, *shards_of(outputs), *(self._written(args[0]) if what.in_place else ())])
+            written = self._written(_first(args, kwargs)) if what.in_place else ()
+            self.tape.made(entry, [*outputs, *shards_of(outputs), *written])
         if not entry.grad and entry.name in COPIES and isinstance(output, Tensor) and output.layout is torch.strided:
             self.tape.copied(entry, output)
         return entry
+
+
+def _first(args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Return what a call writes into, which a library may hand on by its name."""
+    return args[0] if args else next(iter((kwargs or {}).values()), None)
 
 
 def _asked_of(args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -324,3 +324,17 @@ def test_a_value_is_none_of_what_a_tensor_is(opened):
     assert not any(
         traits(one).of_form for one in (Tensor.item, Tensor.__bool__, Tensor.grad.__get__, Tensor.data.__get__)
     )
+
+
+def test_a_model_that_is_built_by_initialisers_that_a_library_has_put_in_the_place_of_torchs(opened, monkeypatch):
+    """Torch hands them on by name alone, as if they were its own."""
+    original = nn.init.normal_
+
+    def normal_(tensor, mean=0.0, std=1.0, generator=None):
+        return original(tensor, mean=mean, std=std, generator=generator)
+
+    monkeypatch.setattr(nn.init, "normal_", normal_)
+    made = nn.Embedding(3, 4)
+    nn.init.normal_(made.weight)
+    assert not RECORDER.darkened
+    assert opened.capture.tape.maker(made.weight) is None  # it is taken as it is
