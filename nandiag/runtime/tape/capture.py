@@ -389,12 +389,15 @@ class Capture:
         self._budget.lift()
 
     def _keep_to_budget(self) -> None:
-        now = time.perf_counter()
+        now, calls = time.perf_counter(), self.window.calls
         self.step_seconds = seconds = now - self._began
-        self.tape.jots.step_took(seconds, self.window.calls)
-        if self.narrow or self.window.calls > FEW_CALLS or self._budget.counts:
+        self._began, self.window.calls = now, 0
+        # The update of another optimizer behind the same backward tells nothing of what the loop calls.
+        if self._begun or self.tape.micro_step or calls > FEW_CALLS:
+            self.tape.jots.step_took(seconds, calls)
+        elif not self.narrow:
+            return
+        if self.narrow or calls > FEW_CALLS or self._budget.counts:
             by_hand = self.by_hand or self.tape.writes_weights
             alone = not (self._begun or self.narrow)  # no module was called: there is nothing else on the tape
-            self.narrow = self._budget.narrows(self.narrow, self.window.calls, seconds, by_hand=by_hand, alone=alone)
-        self.window.calls = 0
-        self._began = now
+            self.narrow = self._budget.narrows(self.narrow, calls, seconds, by_hand=by_hand, alone=alone)

@@ -298,18 +298,20 @@ class Window(Beneath):
             self.handed_out.writes(what.name, target, laid)
             if self.wrote is not None:
                 self.wrote(target, laid)
-        base = base_of(target)
+            base = base_of(target)
+            if base.requires_grad or base.numel() > _SMALL or self._is_made(base, what) or not all_there([base]):
+                return None
+            return base, base.clone()
+
+    def _is_made(self, base: Tensor, what: Traits) -> bool:
+        """Whether a call of this step has made, or filled, what is written into: then that is made again."""
         if was_written(self.tape, base):
-            return None
+            return True
         known = self.tape.maker(base)
-        made = known is not None and known[0].step == self.tape.step
+        if known is None or known[0].step != self.tape.step:
+            return False
         # A gradient that is read was made by no call; until the step's first backward it is what an earlier one left.
-        if made and known is not None and not what.fills and not self.tape.micro_step and known[0].name == "__get__":
-            made = False
-        if base.requires_grad or base.numel() > _SMALL or made:
-            return None
-        with quiet():
-            return (base, base.clone()) if all_there([base]) else None
+        return what.fills or self.tape.micro_step > 0 or known[0].name != "__get__"
 
     def _may_write_there(self, target: Any) -> bool:
         plain = type(target) in _TENSORS and target.layout is torch.strided

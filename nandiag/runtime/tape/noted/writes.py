@@ -39,7 +39,7 @@ def may_be_noted(tape: Tape, target: Any) -> bool:
 
 def was_written(tape: Tape, tensor: Tensor) -> bool:
     """Whether a write into all of ``tensor`` is noted."""
-    return any(note[OUTPUT] is tensor and is_write(note) for note in tape.jots.many)
+    return True in [is_write(note) for note in tape.jots.many if note[OUTPUT] is tensor]
 
 
 def note_write(

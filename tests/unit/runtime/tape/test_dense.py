@@ -96,6 +96,16 @@ def test_the_tape_is_the_same_when_it_is_asked_for(work, sparse, model):
         assert row == other
 
 
+def test_an_optimizer_for_each_weight_makes_the_loop_none_of_few_calls(work):
+    capture, loop = work().capture, Filter()
+    optimizers = [torch.optim.SGD([one], lr=1e-4) for one in (loop.a, loop.q)]
+    for _ in range(5):
+        loop.backward()
+        for one in optimizers:
+            one.step()
+    assert capture.tape.jots.dense
+
+
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_step_that_ends_well_is_never_packed(work, monkeypatch, by_hand):
     capture, loop = work().capture, Filter()

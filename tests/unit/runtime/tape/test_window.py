@@ -212,6 +212,21 @@ def test_a_loop_that_makes_too_many_calls_is_narrowed_and_widened(work, model):
     assert worker.capture.window.on
 
 
+@pytest.mark.usefixtures("calls_are_dear")
+def test_an_optimizer_for_each_weight_makes_no_step_of_few_calls_of_it(work, model):
+    """As pyro's, whose newest update but one ends the step in which all the calls were made."""
+    worker = work()
+    optimizers = [torch.optim.SGD([one], lr=0.1) for one in model.parameters()]
+    for _ in range(5):
+        for _ in range(400):
+            torch.ones(2) + 1
+        model(torch.ones(2, 3)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert worker.capture.narrow
+
+
 def busy(calls, model, optimizer):
     for _ in range(calls):
         torch.ones(2) + 1
