@@ -339,6 +339,7 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
+        self.left_out.asked.scaler_skipped()
         whose = self.teller.history.place(optimizer), self.clock.updates(optimizer)
         skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer, whose)
         if (border.harms and self.teller.tell(border)) or fresh:
