@@ -73,6 +73,7 @@ class Sentinel:
         self.bare = Bare(self.judge, self.looker, self._settle, self.skips.by_script)
         capture.window.asked = asked = Asked(self.clock, capture.tape)
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
+        self.bare.on_anew = lambda leaf: asked.ways.begins(capture.tape.maker(leaf))
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting, self.trials, self.behind, self.by_hand = Nesting(), Trials(self), Behind(self), ByHand(self.clock)

@@ -89,8 +89,13 @@ class Left:
         return self._for_answer(one, self._newest(one))
 
     def ends_for_answer(self, one: Followed) -> bool:
-        """Whether it raised an error, or ended the script, for the answer: behind its loops."""
+        """Whether it raised an error, or ended the script, for the answer: behind its loops.
+
+        Not by the call that was under way, as in ``sys.exit(main())``.
+        """
         step = self._newest(one)
+        if step is self._steps[one][0] and one is not self.asking[0]:
+            return False
         return step.ends and step.for_answer is True and not any(loop.has(step.line) for loop in self._loops[one])
 
     def raised(self, one: Followed) -> bool:

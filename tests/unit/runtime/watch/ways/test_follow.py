@@ -152,6 +152,13 @@ def good(values):
 for value in good((1.0, 2.0, BAD)):
     value += 1
 """,
+    "an exit around all of it": """
+def main():
+    for value in (1.0, 2.0, BAD):
+        if ask(value):
+            value += 1
+raise SystemExit(main())
+""",
     "a generator that is gone through by count": """
 def train():
     while True:
@@ -197,6 +204,16 @@ for value in (1.0, BAD, 2.0):
 for value in (1.0, BAD, 2.0):
     if not ask(value):
         raise SystemExit(2)
+""",
+    "an exit by what a loop has counted": """
+def main():
+    bad = 0
+    for value in (1.0, BAD, BAD):
+        bad = 0 if ask(value) else bad + 1
+        if bad >= 2:
+            break
+    return bad
+raise SystemExit(main())
 """,
     "a generator that is left for what it gives": """
 def train():
