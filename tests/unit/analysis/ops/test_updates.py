@@ -301,6 +301,14 @@ def test_no_number_that_stood_in_is_shown_nor_an_infinity_told_that_hangs_on_it(
     assert not any("Inf" in words.tensor(fact) for fact in report.verdict.origin.outputs)
 
 
+def test_an_eps_of_0_has_the_line_of_the_number_where_another_hands_it_on(at, by_hand):
+    lines = ['a.py:34: opt = Adam(w, eps=C["eps"])', 'b.py:7: C = {"lr": 1, "eps": 0.0}']
+    extra = {"reconstructed": True, "parameters": ["w"], "settings": {"eps": 0.0, "eps_set_at": lines}}
+    given, text = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3)), "opt.step()"
+    facts = at("addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(0, 10))
+    assert explain(facts)[0].suggestions[0].text.endswith(f"The script sets it in {lines[1]}.")
+
+
 @pytest.mark.parametrize(("setting", "told"), [
     (Setting(0, "eps", 0.0, 1e-3, 1e-8, 1e-8, 1e-8, 3, 1, ('f23.py:22: group["eps"] = 0.0',)),
      ' The script sets it in f23.py:22: group["eps"] = 0.0.'),
