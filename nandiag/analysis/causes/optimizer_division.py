@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nandiag.analysis.causes.division_by_zero import DIVISIONS, RATIOS, RECIPROCALS, is_called
 from nandiag.analysis.causes.facts import HALF, LIKELY, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.divisors import corrections
@@ -35,6 +37,7 @@ EXPLAIN = Explanation(
     ),
 )
 
+_OF_ZERO = re.compile(r"\beps\b\W+0(?:\.0*)?(?![\w.])")
 _CHECK = Suggestion("Check the optimizer's eps, and what it does with a gradient of zeros.", "eps=1e-8")
 
 
@@ -73,8 +76,13 @@ def _was_rounded(divisor: TensorFact, facts: Facts) -> bool:
 def _no_eps(facts: Facts) -> Suggestion:
     """Say that the optimizer has none, and where the script took it away, as far as that is known."""
     known = facts.compared.settings if facts.compared is not None else ()
-    places = next((one.set_at for one in known if one.name == "eps" and one.now == 0), ())
-    at = f" The script sets it in {' '.join(places[0].split())}." if places else ""
+    settings = facts.extra.get("settings")
+    seen = settings.get("eps_set_at") if isinstance(settings, dict) else None
+    places = next((one.set_at for one in known if one.name == "eps" and one.now == 0), ()) or seen
+    lines = [" ".join(str(one).split()) for one in places] if isinstance(places, list | tuple) else []
+    # That of the number itself, where another hands it on.
+    line = next((one for one in lines if _OF_ZERO.search(one)), next(iter(lines), None))
+    at = f" The script sets it in {line}." if line is not None else ""
     text = f"The optimizer's eps is 0: it divides by 0 for a gradient of zeros. Give it one.{at}"
     return Suggestion(text, "eps=1e-8")
 

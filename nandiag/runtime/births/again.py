@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nandiag.runtime.births.files.plain import are_plain, is_torchs_own
 from nandiag.runtime.births.known import OP, Birth, Call
+from nandiag.runtime.births.parts.place import place_of
 from nandiag.runtime.evidence.explain import in_float64, inputs_of, outputs_of, scalars_of
 from nandiag.runtime.evidence.op import Op, Spot
 from nandiag.runtime.evidence.walk import origin
@@ -40,32 +41,53 @@ class Words(NamedTuple):
 
 
 class Kept:
-    """A call to be made again. ``sure``: it wrote all of its memory, of finite values, so that what is bad is its own.
+    """A call to be made again. ``sure``: all that is bad in what it wrote is its own, for it was given finite values.
 
-    ``before`` is what was known of the memory that it wrote into. ``cleared``: made again, it made nothing bad, so that
-    what is bad came by a write that was not seen (numpy's, C's).
+    ``before`` is what was known of the memory that it wrote into, where something of that is left, and ``came`` what
+    is known of what it was given bad. ``cleared``: made again, it made nothing bad, so that
+    what is bad came by a write that was not seen (numpy's, C's). ``place`` is where it wrote into memory.
     """
 
-    __slots__ = ("before", "call", "cleared", "size", "sure", "words")
+    __slots__ = ("_made", "before", "call", "came", "cleared", "place", "ran", "size", "sure", "words")
 
-    def __init__(self, call: Call, words: Words, *, sure: bool, before: Any, most: int) -> None:
+    def __init__(self, call: Call, words: Words, known: tuple[Any, Any], *, sure: bool, most: int) -> None:
         self.call = call
         self.sure = sure
-        self.cleared = False
-        self.before = before
+        self.cleared = self.ran = False
+        self.before, self.came = known
+        self._made: tuple[Birth | None] | None = None
+        self.place = None if words.target is None else place_of(words.target)
         given = tensors_in((words.args, words.kwargs))
         self.size = sum(one.numel() for one in given)
         keeps = self.size <= most and _may(call, words, given)
         self.words = _copied(words) if keeps else None
         self.size = self.size if keeps else 0
 
+    def wrote(self, byte: int | None) -> bool | None:
+        """Whether it was this call that wrote the element at ``byte`` of its memory bad; None where that is not known.
+
+        Must be called without gradients.
+        """
+        if self.sure or self.place is None:
+            return True if self.sure else None
+        self.birth()
+        index = None if byte is None else self.place.index_of(byte)
+        if index is None or not self.ran or self.words is None or self.words.target is None:
+            return None
+        return not bool(self.words.target[index].isfinite())
+
     def birth(self) -> Birth | None:
-        """Make the call again; returns the birth with the op that shows, None where none does and it is not sure.
+        """Make the call again, once; returns the birth with the op that shows, None where none does and it is not sure.
 
         Must be called without gradients; leaves generators as they are.
         """
-        ran, op = (False, None) if self.words is None else _made_again(self.call, self.words)
-        self.cleared = ran and op is None and not self.sure
+        if self._made is None:
+            self._made = (self._make(),)
+        return self._made[0]
+
+    def _make(self) -> Birth | None:
+        self.ran, op = (False, None) if self.words is None else _made_again(self.call, self.words)
+        self.cleared = self.ran and op is None and not self.sure
         if op is None:
             return Birth(OP, self.call) if self.sure else None
         facts = {**scalars_of(op), **in_float64(op)}

@@ -14,6 +14,7 @@ from nandiag.events import Looked, Note, Site
 from nandiag.runtime.births.files.missing import Missing
 from nandiag.runtime.births.files.saves import Saves, name_of
 from nandiag.runtime.births.known import FILE, LAST, RECEIVED, UNWRITTEN, Birth, Call
+from nandiag.runtime.births.parts.place import FIRST
 from nandiag.runtime.births.prelude import Prelude
 from nandiag.runtime.births.record import Record
 from nandiag.runtime.births.threads import Threads
@@ -197,17 +198,17 @@ class Births:
         for tensor in tensors_in(list(getattr(asked[0][0], "__dict__", {}).values())):
             rows = [one for _, one in asked if type(one) is int and tensor.dim() and one < len(tensor)]
             if tensor.is_floating_point() and len(rows) == len(asked) and is_bad(tensor[rows]):
-                return self.of(tensor)
+                return self.of(next(tensor[row] for row in rows if is_bad(tensor[row])))
         return None
 
     @guarded("births")
-    def of(self, tensor: Tensor) -> Birth | None:
-        """Return the birth of the bad values of ``tensor`` where it was seen."""
+    def of(self, tensor: Tensor, at: int | None = FIRST) -> Birth | None:
+        """Return the birth of the bad values of ``tensor`` where it was seen, of its element ``at`` that byte."""
         with quiet():
-            found = self.record.birth_of(tensor)
+            found = self.record.birth_of(tensor, at)
             if found is not None and _is_sure(found):
                 return found
-            births = (one.birth_of(tensor) for one in self.threads.records)
+            births = (one.birth_of(tensor, at) for one in self.threads.records)
             found = next((birth for birth in births if birth is not None and _is_sure(birth)), None)
             return None if found is None else replace(found, facts={**found.facts, "thread": True})
 

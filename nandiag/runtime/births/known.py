@@ -80,6 +80,9 @@ class Waiting:
 FINITE = Finite()
 
 
+# What numbers of Python, or another's memory, come into torch by.
+FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "frombuffer", "from_dlpack"})
+
 # They end as what writes into what it is given, and write into the gradients of that alone.
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
 

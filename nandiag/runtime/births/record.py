@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -19,8 +18,8 @@ from nandiag.runtime.births.again import Kept, Words
 from nandiag.runtime.births.files.read import FromFiles
 from nandiag.runtime.births.known import (
     EXPOSES,
-    FILE,
     FINITE,
+    FROM_DATA,
     LAST,
     OP,
     OUTSIDE,
@@ -32,24 +31,26 @@ from nandiag.runtime.births.known import (
     Finite,
     Waiting,
 )
+from nandiag.runtime.births.parts.asked import as_exposed, birth_of
+from nandiag.runtime.births.parts.calls import Write, given_to, is_given_back, part_of, targets_of, turned
+from nandiag.runtime.births.parts.parts import Moved, Parts, Picked, moved, picked, written
+from nandiag.runtime.births.parts.place import FIRST, first_bad
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.elements import leads_to
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.look.finite import fact, is_bad, local, norms
 from nandiag.runtime.memory.known.unwritten import EMPTY
-from nandiag.runtime.memory.laid import is_finite, onto_itself
+from nandiag.runtime.memory.laid import is_finite
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.packed.words import version_of
 
-State: TypeAlias = Birth | Filed | Finite | Waiting | Kept | None
+State: TypeAlias = Birth | Filed | Finite | Waiting | Kept | Parts | Moved | Picked | None
 SHARE = 0.01
 CREDIT = 0.03
 _SMALL = 1 << 16
 _BYTES_A_SECOND = 4e9
 _MOST_TOLD = 256
 _MOST_COPIED = 1 << 22
-_MOST_TARGETS = 4096
 _MOST_KEYS = 1 << 16
 _SWEEP = 4096
 # What they return is not a value of floats of its own, or lies where its input lies.
@@ -60,12 +61,7 @@ SILENT = frozenset({
     "_typed_storage", "__hash__", "__len__", "is_floating_point", "is_complex", "data_ptr", "element_size", "unbind",
     "__iter__", "__repr__", "__format__", "item", "tolist", "numpy", "nelement", "is_contiguous", "split", "chunk",
 })  # fmt: skip
-_PARTIAL = frozenset({
-    "__setitem__", "index_put_", "index_copy_", "index_add_", "index_fill_", "masked_fill_", "masked_scatter_",
-    "scatter_", "scatter_add_", "scatter_reduce_", "fill_diagonal_", "put_",
-})  # fmt: skip
 _MASKS = frozenset({"full", "full_like", "new_full", "fill_", "constant_", "masked_fill", "masked_fill_", "where"})
-_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "frombuffer", "from_dlpack"})
 
 
 class Record:
@@ -132,10 +128,10 @@ class Record:
         """A call returned ``output``; must run without gradients, and without modes that see what it does itself."""
         if call.name in EXPOSES:
             self._exposed(words)
-        if call.name in SILENT or _is_given_back(call, words):
+        if call.name in SILENT or is_given_back(call, words):
             return
         began = self._now()
-        for target in _written(words, output):
+        for target in targets_of(words, output):
             self._wrote(call, words, target)
         self.spent += self._now() - began
 
@@ -143,12 +139,8 @@ class Record:
         """What is not torch's may write there from now on, unseen."""
         for one in tensors_in(words.args[:1]):
             state = self.state_of(one)
-            if isinstance(state, Birth) and state.how == UNWRITTEN:
-                self._put(one, _as_exposed(state))
-            while isinstance(state, Kept):
-                if isinstance(state.before, Birth) and state.before.how == UNWRITTEN:
-                    state.before = _as_exposed(state.before)
-                state = state.before
+            if (exposed := as_exposed(state)) is not state:
+                self._put(one, exposed)
 
     def _wrote(self, call: Call, words: Words, target: Tensor) -> None:
         self.files.wrote(call.name, words.args, target)
@@ -156,50 +148,56 @@ class Record:
             self._put(target, Birth(UNWRITTEN, call))
             return
         prior = self.state_of(target) if words.target is not None else None
-        bad, norm = self._look(target)
-        if bad is None:
-            sources = [self._source(call, one) for one in _given(words, target)]
-            whole = words.target is None or _fills(call, target)
-            # What was finite there may have been written to by numpy, or by C, since.
-            rest = [] if whole else [None if prior is FINITE else prior]
-            self._put(target, Waiting(call, target, norm, [*sources, *rest]))
-        elif not bad:
-            self._put(target, self._finite(call, target, prior))
-        else:
-            self._put(target, self._bad(call, words, target, prior))
+        write = Write(call, words, target, part_of(call, words, target), prior)
+        bad, norm = self._look(write.part)
+        if bad is False:
+            self._put(target, self._finite(write))
+            return
+        state = self._bad(write) if bad else self._unseen(write, norm)
+        self._put(target, written(prior, write.part, state, call) if write.of_part else state)
 
-    def _finite(self, call: Call, target: Tensor, prior: State) -> State:
+    def _unseen(self, write: Write, norm: Tensor | None) -> Waiting:
+        sources = [self._source(write.call, one) for one in given_to(write.words, write.target)]
+        # What was finite there may have been written to by numpy, or by C, since.
+        rest = [] if write.own else [write.before]
+        return Waiting(write.call, write.target, norm, [*sources, *rest])
+
+    def _finite(self, write: Write) -> State:
         """A part that was written is finite; what is known of the rest stays, unless all of it is finite now."""
-        if prior is None or prior is FINITE or _is_whole(call, target):
+        prior: State = write.prior
+        if prior is None or prior is FINITE or write.whole:
             return FINITE
-        base = target._base
-        rest = target if base is None else base
+        base = write.target._base
+        rest = write.target if base is None else base
         return FINITE if self._look(rest)[0] is False else prior
 
-    def _bad(self, call: Call, words: Words, target: Tensor, prior: State) -> State:
-        given = [one for one in _given(words, target) if is_bad(one)]
-        known = None if prior is FINITE else prior
-        passes_on = bool(given) and not _turned(words, target)
-        if passes_on:
-            known = self._passed_on(call, given)
-            if any(leads_to(one, [target]) for one in given):
-                return known
-        if call.name in _FROM_DATA:
+    def _bad(self, write: Write) -> State:
+        call, part = write.call, write.part
+        given = [one for one in given_to(write.words, write.target) if is_bad(one)]
+        known: State = write.before
+        passes_on = bool(given) and not turned(write.words, write.target, part)
+        came = self._passed_on(write, given) if passes_on else None
+        if passes_on and known is None and (isinstance(came, Picked) or any(leads_to(one, [part]) for one in given)):
+            return came
+        if call.name in FROM_DATA:
             return Birth(OUTSIDE, call)
-        if call.name in _MASKS and fact(target).only_neginf:
+        if call.name in _MASKS and fact(part).only_neginf:
             return known or Birth(OP, call)
+        sure = write.own and not passes_on
         if self._told >= _MOST_TOLD:
-            return known or Birth(LAST, call)
+            return Birth(OP, call) if sure else came or known or Birth(LAST, call)
         self._told += 1
-        sure = not passes_on and (words.target is None or _fills(call, target))
-        kept = Kept(call, words, sure=sure, before=known, most=self._room)
+        kept = Kept(call, write.words, (known, came), sure=sure, most=self._room)
         self._room -= kept.size
         return kept
 
-    def _passed_on(self, call: Call, given: Sequence[Tensor]) -> State:
+    def _passed_on(self, write: Write, given: Sequence[Tensor]) -> State:
         """Return whence the bad values come that a call was given, of the first of which that is known."""
-        came = next((state for one in given if (state := self._came(call, one)) is not None), None)
-        return Birth(OUTSIDE, call) if came is None and call.name in _FROM_DATA else came
+        call, many = write.call, [self._came(write.call, one) for one in given]
+        found = next((pair for pair in zip(given, many, strict=True) if pair[1] is not None), None)
+        if found is None:
+            return Birth(OUTSIDE, call) if call.name in FROM_DATA else None
+        return picked(write, given, many) or moved(found[1], found[0], write.part)
 
     def _came(self, call: Call, given: Tensor) -> State:
         """Return whence the bad values that a call was given come, None where the record did not see them made."""
@@ -213,7 +211,7 @@ class Record:
         """Return what is known of what goes into a call; what was seen finite is looked at when it is asked for."""
         state = self.state_of(given)
         if state is not FINITE:
-            return state
+            return moved(state, given, None)
         data = local(given)
         if data is not None and data.device.type == "cpu" and data.numel() <= _SMALL:
             return None if is_bad(given) else FINITE
@@ -268,129 +266,10 @@ class Record:
             self._states = {one: state for one, state in self._states.items() if one in self._pins}
             self._sweep_at = max(_SWEEP, 2 * len(self._pins))
 
-    # ------------------------------------------------------------------ asking
+    def birth_of(self, tensor: Tensor, at: int | None = FIRST) -> Birth | None:
+        """Return whence the bad values of ``tensor`` come, None where nothing is known; reads the host.
 
-    def birth_of(self, tensor: Tensor) -> Birth | None:
-        """Return whence the bad values of ``tensor`` come, None where nothing is known; reads the host."""
+        ``at`` is the byte of its memory where the bad element lies that is asked for, None where that is not known.
+        """
         state = self.state_of(tensor)
-        if isinstance(state, Waiting) and _since(state):
-            return None
-        return self._walk(state, 0)
-
-    def _walk(self, state: State, depth: int) -> Birth | None:
-        if isinstance(state, Filed):
-            return _in_file(state, state.call)
-        if isinstance(state, Kept):
-            birth = state.birth() or self._walk(state.before, depth + 1)
-            return birth if birth is not None or state.cleared else Birth(LAST, state.call)
-        if isinstance(state, Waiting):
-            return self._behind(state, depth)
-        return state if isinstance(state, Birth) else None
-
-    def _behind(self, state: Waiting, depth: int) -> Birth | None:
-        sources = [(one, _is_bad(one)) for one in state.sources]
-        worse = next((one for one, bad in sources if bad), None)
-        if worse is None and depth < _DEEPEST:
-            behind = next((one for one, bad in sources if bad is None and _descends(one)), None)
-            birth = self._walk(behind, depth + 1)
-            if birth is not None and birth.how not in {LAST, UNWRITTEN}:
-                return replace(birth, facts={**birth.facts, "through": True})
-        if worse is not None and depth < _DEEPEST:
-            birth = self._walk(worse, depth + 1)
-            # Parts that were written since may have filled all of it.
-            unsure = birth is not None and birth.how == UNWRITTEN
-            return replace(birth, facts={**birth.facts, "unsure": True}) if birth is not None and unsure else birth
-        if worse is None and all(bad is False for _, bad in sources) and state.call.name not in _FROM_DATA:
-            return Birth(OP, state.call)
-        filed = next((one for one in state.sources if isinstance(one, Filed)), None)
-        return Birth(LAST, state.call, facts={} if filed is None else _in_file(filed, state.call).facts)
-
-
-_DEEPEST = 200
-_FILLS = frozenset({
-    "copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "trunc_normal_",
-    "constant_", "zeros_", "ones_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_",
-    "orthogonal_", "eye_", "dirac_", "sparse_",
-})  # fmt: skip
-
-
-def _as_exposed(birth: Birth) -> Birth:
-    return replace(birth, facts={**birth.facts, "exposed": True})
-
-
-def _written(words: Words, output: Any) -> list[Tensor]:
-    """Return the tensors of floats that a call has written: what it wrote into, else what it returned."""
-    if words.target is not None:
-        return [words.target] if words.target.is_floating_point() else []
-    many = [one for one in tensors_in(output)[:_MOST_TARGETS] if one.is_floating_point()]
-    known = {storage(one) for one in tensors_in((words.args, words.kwargs))} if many else set()
-    return [one for one in many if storage(one) not in known]  # a view of what was given is no value of its own
-
-
-def _given(words: Words, target: Tensor) -> Iterator[Tensor]:
-    """Yield the tensors of floats that went into a call, but for the memory that it wrote into."""
-    own = storage(target) if words.target is not None else None
-    for one in tensors_in((words.args, words.kwargs)):
-        if one.is_floating_point() and one is not words.target and (own is None or storage(one) != own):
-            yield one
-
-
-def _is_whole(call: Call, target: Tensor) -> bool:
-    """Whether the call wrote all of the memory that ``target`` lies in."""
-    data = held_of(target)
-    return call.name not in _PARTIAL and data.nbytes >= data.untyped_storage().nbytes()
-
-
-def _is_given_back(call: Call, words: Words) -> bool:
-    return len(words.args) > 1 and onto_itself(call.name, words.target, words.args[1])
-
-
-def _fills(call: Call, target: Tensor) -> bool:
-    """Whether an in-place call leaves nothing of what stood in the memory before."""
-    return call.name in _FILLS and _is_whole(call, target)
-
-
-def _turned(words: Words, target: Tensor) -> bool:
-    """Whether the call made NaN, or +inf, of masks: what it was given was -inf alone."""
-    made = fact(target)
-    return bool(made.nan or made.posinf) and not any(
-        one.nan or one.posinf for one in (fact(given) for given in _given(words, target))
-    )
-
-
-def _since(state: Waiting) -> bool:
-    """Whether what was written was finite, or has been written over by something that was not seen."""
-    if state.norm is not None:
-        return math.isfinite(state.norm.item())
-    target = state.target()
-    return target is None or version_of(target) != state.version
-
-
-def _is_bad(state: State) -> bool | None:
-    """Tell whether what ``state`` tells of was bad, None where that is not known any more."""
-    if state is FINITE:
-        return False
-    if isinstance(state, Birth | Kept):
-        return True
-    if not isinstance(state, Waiting):
-        return None
-    if state.norm is not None:
-        return not math.isfinite(state.norm.item())
-    target = state.target()
-    return is_bad(target) if target is not None and version_of(target) == state.version else None
-
-
-def _descends(state: State) -> bool:
-    """Whether something that was seen bad went into what nobody looked at and is gone."""
-    waiting, met = [state], 0
-    while waiting and met < _DEEPEST:
-        one, met = waiting.pop(), met + 1
-        if isinstance(one, Waiting):
-            waiting += one.sources
-        elif isinstance(one, Kept) or (isinstance(one, Birth) and one.how != UNWRITTEN):
-            return True
-    return False
-
-
-def _in_file(filed: Filed, call: Call) -> Birth:
-    return Birth(FILE, call, facts={"key": filed.key, **({"file": filed.path} if filed.path else {})})
+        return None if state is None or state is FINITE else birth_of(state, first_bad(tensor) if at == FIRST else at)

@@ -53,9 +53,17 @@ def _in_file(file: str, name: str, by: frozenset[str]) -> tuple[str, ...]:
         return ()
     nodes, lines = nodes_of(tree), linecache.getlines(file)
     groups = {name for node in nodes for name in _names_of_groups(node)}
-    setting = (node for node in nodes if _sets(node, name, by, groups) and isinstance(node, _PLACED))
-    numbers = sorted({node.lineno for node in setting})
+    setting = [node for node in nodes if _sets(node, name, by, groups) and isinstance(node, _PLACED)]
+    numbers = sorted({node.lineno for node in (*setting, *(() if name == "lr" else _keys(nodes, name)))})
     return tuple(f"{os.path.basename(file)}:{number}: {lines[number - 1].strip()[:160]}" for number in numbers)
+
+
+def _keys(nodes: Collection[ast.AST], name: str) -> Iterator[ast.expr]:
+    """Yield the keys of dicts that the script writes a number of this ``name`` under: its own settings."""
+    for node in nodes:
+        for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and key.value == name and isinstance(value, ast.Constant):
+                yield key
 
 
 def _names_of_groups(node: ast.AST) -> Iterator[str]:

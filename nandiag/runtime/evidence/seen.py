@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nandiag.events import Looked, Site, words
 from nandiag.runtime.births.known import UNWRITTEN
+from nandiag.runtime.births.parts.picked import element_of
 from nandiag.runtime.births.told import brought_by, tell
 from nandiag.runtime.collectives.messages import ARRIVALS
 from nandiag.runtime.evidence.around.whose import name_of, name_of_number, numbers_of
@@ -303,7 +304,7 @@ class Evidence:
             return looked  # what was seen to make it when it was fetched again, or to write it since, is nearer
         with self.tracer.still():
             own = self.result.originals.get(storage(tensor), tensor)
-            birth = self.births.of(own) or self.births.of_sample(self._batch(tensor))
+            birth = self.births.of(own, element_of(op, tensor, own)) or self.births.of_sample(self._batch(tensor))
             held = Held(named.name, named.what, named.tensor) if named is not None and named.what in _OWN else None
             if birth is None:
                 looked = self.births.of_loop(own, looked, str(op.func), held, self.tracer.versions.get(id(own)))

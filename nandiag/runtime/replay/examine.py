@@ -61,7 +61,7 @@ from nandiag.runtime.replay.update.again import BY_HAND, GONE, last_write, left_
 from nandiag.runtime.replay.update.instead import is_rewritten
 from nandiag.runtime.replay.update.moved import as_begun
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
-from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_weights
+from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_state, of_weights
 from nandiag.runtime.replay.written import written_by
 from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
@@ -242,7 +242,7 @@ class Examiner:
             return
         self.left -= 1
         began = time.perf_counter()
-        entries = self._capture.tape.whole()
+        entries, maker = self._capture.tape.whole(), self._capture.tape.maker
         try:
             with traceless(self._capture, [], entries, ends=ends), torch.no_grad():
                 looked = look_again(optimizer, bad, step, Overwritten(ends=ends), first=first)
@@ -257,7 +257,7 @@ class Examiner:
                 elif looked.outcome == "finite" and first is None:
                     stored = None if births is None else births.stored_in(left_bad(optimizer, weights), step)
                     looked = stored or before_update(weights, step, self._with_moved(entries)) or looked
-            looked = of_rate(looked, self._rate)
+            looked = of_rate(of_state(looked, optimizer, bad, (entries, maker), first=first is not None), self._rate)
         except Refused as refusal:
             looked = Looked("refused", "replay", step, reason=str(refusal))
         written = "written_in_place" in looked.facts

@@ -61,6 +61,7 @@ class Bare:
         self._in_search, self._unused = InSearch(skipped, looker.asks), Unused(skipped)
         self._in_a_row, self._waited = 0, set[tuple[int, int]]()
         looker.shown_before = self._used_yet
+        self.on_anew: Callable[[Tensor], object] | None = None
 
     def begins(self, roots: list[Tensor], given: Any = None) -> None:
         """A backward call from ``roots`` begins, ``given`` gradients: look at what the last update by hand has left."""
@@ -72,10 +73,16 @@ class Bare:
         self._in_search.sees(roots_of(roots), given)
 
     def _begins(self, roots: list[Tensor]) -> None:
-        self._judge.leaves = self._gathered.parts(leaves_of(roots))
+        self._judge.leaves = leaves = self._gathered.parts(leaves_of(roots))
+        if self.on_anew is not None and leaves and self._finite and not any(map(self._is_known, leaves)):
+            self.on_anew(leaves[0])
         self._look_at_weights(self._judge.leaves)
         self._in_search.begins(self._judge.clock.step)
         self._unused.begins(self._judge.clock.step)
+
+    def _is_known(self, leaf: Tensor) -> bool:
+        known = self._finite.get(id(leaf))
+        return known is not None and known() is leaf
 
     @property
     def waits(self) -> bool:

@@ -27,10 +27,14 @@ from nandiag.runtime.watch.response import Level
 
 @dataclass(slots=True)
 class Border:
-    """The harm found at one step border, and how bad the worst of it is."""
+    """The harm found at one step border, and how bad the worst of it is.
+
+    ``again``: its losses were found bad at another border, too: a run that stops at harm ends with those it stopped at.
+    """
 
     harms: list[Harm] = field(default_factory=list)
     level: Level = Level.NONE
+    again: bool = False
 
     def add(self, harm: Harm, level: Level) -> None:
         """Take one more harm."""
@@ -51,6 +55,7 @@ class Judge:
         self.graphs: Graphs | None = None
         self.on_bad_start: Callable[[Sequence[Held], int], object] | None = None
         self.anew = Anew(clock)
+        self._judged: list[Tensor] = []  # the losses that were last found bad
 
     def begin(self, optimizer: Optimizer) -> Border:
         """Look at parameters and state when their optimizer is first met; -inf alone is a mask, all else is harm."""
@@ -78,6 +83,8 @@ class Judge:
         bad = [loss for loss in bad if loss.exact or not sight.scaler_skips]
         if not bad:
             return
+        border.again = all(any(one.value is known for known in self._judged) for one in bad)
+        self._judged = [one.value for one in bad]
         loss = mean_loss(sight, self.losses.pending)
         self.anew.harmed(optimizer, loss)
         make = self._harm(optimizer, "loss", loss=loss, micro_step=bad[0].micro_step)

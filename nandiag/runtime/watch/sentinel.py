@@ -73,6 +73,7 @@ class Sentinel:
         self.bare = Bare(self.judge, self.looker, self._settle, self.skips.by_script)
         capture.window.asked = asked = Asked(self.clock, capture.tape)
         self.left_out, self.last = LeftOut(self, asked), LastLook(self, asked)
+        self.bare.on_anew = lambda leaf: asked.ways.begins(capture.tape.maker(leaf))
         self.weights.on_begun = Departures(self.last.gone).follow
         self._response = Response(settings.on_anomaly)
         self.nesting, self.trials, self.behind, self.by_hand = Nesting(), Trials(self), Behind(self), ByHand(self.clock)
@@ -339,6 +340,7 @@ class Sentinel:
         loss = mean_loss(sight, self.losses.pending)
         self.teller.history.add((self.clock.step, loss, None, None, scale, self.early.activation), optimizer)
         self.early.skipped(self.clock.step, scale)
+        self.left_out.asked.scaler_skipped()
         whose = self.teller.history.place(optimizer), self.clock.updates(optimizer)
         skip, fresh = self.skips.by_scaler(self.clock.step, scale, loss, optimizer, whose)
         if (border.harms and self.teller.tell(border)) or fresh:

@@ -126,7 +126,18 @@ def _picked(word: Made) -> Rows | None:
     if tensor is None or not tensor.dim() or tensor.layout is not torch.strided:
         return None
     numbers = torch.arange(len(tensor), device=tensor.device)[first]
-    return Rows(tensor, numbers, tensor.detach()[index]) if numbers.dim() == 1 else None
+    if numbers.dim() != 1:
+        return None
+    rows = _picked(base) if isinstance(base, Made) and not _is_written(base) else None
+    if rows is not None and len(rows.numbers) == len(tensor):
+        return Rows(rows.base, rows.numbers[numbers], tensor.detach()[index])
+    return Rows(tensor, numbers, tensor.detach()[index])
+
+
+def _is_written(word: Made) -> bool:
+    """Whether what a call picked is memory of its own, and something has been written there since."""
+    tensor = word.tensor()
+    return tensor is not None and not tensor._is_view() and version_of(tensor) > 0
 
 
 def _taken(word: Word) -> Tensor | None:

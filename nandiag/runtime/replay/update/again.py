@@ -346,6 +346,8 @@ def _with_settings(looked: Looked, optimizer: torch.optim.Optimizer, bad: list[T
     settings: dict[str, object] = {"eps": eps} if isinstance(eps, int | float) else {}
     if isinstance(betas, tuple | list) and all(isinstance(beta, int | float) for beta in betas):
         settings["betas"] = [float(beta) for beta in betas]
+    if eps == 0 and (lines := set_at("eps")):
+        settings["eps_set_at"] = lines
     return replace(looked, facts={**looked.facts, "settings": settings}) if settings else looked
 
 

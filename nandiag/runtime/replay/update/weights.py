@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from torch import Tensor, isfinite, strided
+from torch.optim import Optimizer
 
 from nandiag.events import Looked
 from nandiag.runtime.collectives.messages import ARRIVALS
@@ -13,6 +15,7 @@ from nandiag.runtime.evidence.explain import site_of
 from nandiag.runtime.evidence.labels import storage
 from nandiag.runtime.evidence.op import Spot
 from nandiag.runtime.look.finite import fact, is_bad, is_blank
+from nandiag.runtime.memory.laid import is_finite, laid_by
 from nandiag.runtime.memory.there import held_of
 from nandiag.runtime.replay.case import WITHIN, Case
 from nandiag.runtime.replay.ready import began_bad
@@ -22,6 +25,7 @@ from nandiag.runtime.tape.entry import BACKWARD, ROOT, Entry
 from nandiag.runtime.tape.packed.words import Made
 
 _MOST, _TWO = 4, 2
+Maker: TypeAlias = Callable[[Tensor], tuple[Entry, int] | None]
 MIDWAY = "what was written into the weights between two backward calls of the step was bad"
 _MADE_MIDWAY = f"{MIDWAY}; this is where the script made it"
 
@@ -197,3 +201,62 @@ def _filled_by(looked: Looked, spoiled: list[tuple[str, Tensor]]) -> dict[str, o
     messages = (ARRIVALS.of(one) for name, one in spoiled if name in met)
     message = next((one for one in messages if one is not None), None)
     return {} if message is None else {"filled_by": message.facts()["handed"]}
+
+
+def of_state(
+    looked: Looked, optimizer: Optimizer, bad: dict[str, Tensor], tape: tuple[list[Entry], Maker], *, first: bool
+) -> Looked:
+    """Return ``looked`` with what the script wrote into the optimizer's state of the ``bad`` weights since its update.
+
+    Where the update shows nothing, and that is bad by now, it is the last write into it. ``tape``: the entries, and
+    what tells the call of this step that made a tensor; ``first``: the optimizer made its first update, here or since
+    it was loaded.
+    """
+    found = _state_written(optimizer, bad, *tape)
+    if looked.source == "op":
+        told: dict[str, object] = {} if first else {"updated_before": True}
+        told |= {"state_written": {key: _place(one[0]) for key, one in found.items()}} if found else {}
+        return replace(looked, facts={**looked.facts, **told})
+    spoilt = (one for one in found.values() if is_bad(one[2]) and not _lays_finite(one[0]))
+    last = next(spoilt, None) if looked.outcome == "finite" else None
+    if last is None:
+        return looked
+    writer, name, value = last
+    return Looked(
+        outcome="found", method="tape", step=looked.step, phase="optimizer", source="op",
+        site=site_of(Spot(None, None, writer.frames, "optimizer", 0), writer.name), outputs=(fact(value, name),),
+        facts={"written_in_place": writer.name}, reason=f"{_IN_STATE} {name}",
+    )  # fmt: skip
+
+
+def _state_written(
+    optimizer: Optimizer, bad: dict[str, Tensor], entries: list[Entry], maker: Maker
+) -> dict[str, tuple[Entry, str, Tensor]]:
+    """Return by its key the last write into each kind of state, of the first weight it was so of: its name, and it."""
+    wrote = {storage(target): entry for entry, target in written_by(entries)}
+    found: dict[str, tuple[Entry, str, Tensor]] = {}
+    for name, one in bad.items():
+        for key, value in _state(optimizer, one):
+            made = maker(value) if isinstance(value, Tensor) else None
+            writer = wrote.get(storage(value)) if isinstance(value, Tensor) else None
+            writer = writer or (None if made is None else made[0])
+            if writer is not None:
+                found.setdefault(str(key), (writer, f"{key} of {name}", value))
+    return found
+
+
+_IN_STATE = "the update itself is finite when made again; this is the script's last write into the optimizer's state"
+
+
+def _lays_finite(entry: Entry) -> bool:
+    return is_finite(laid_by(entry.name, entry.args, entry.kwargs))
+
+
+def _state(optimizer: Optimizer, weight: Tensor) -> Iterable[tuple[Any, Any]]:
+    known = optimizer.state.get(weight)
+    return list(known.items()) if isinstance(known, dict) else ()
+
+
+def _place(writer: Entry) -> list[object]:
+    site = site_of(Spot(None, None, writer.frames, "optimizer", 0), writer.name)
+    return [site.file, site.line, (site.source or "").strip()]

@@ -63,7 +63,7 @@ class Teller:
 
     def _count(self, border: Border) -> None:
         for harm in border.harms:
-            if harm.what == "loss":
+            if harm.what == "loss" and not border.again:
                 own = harm.names.get("optimizer", ""), harm.optimizer or ""
                 # One that has come up with the others goes on with what it has counted.
                 of = own if harm.own_step is not None or own in self._bad else None

@@ -116,6 +116,32 @@ def test_a_mean_of_squares_below_zero_was_loaded_so(at, by_hand, text, called):
     assert explain(fine)[0] is None
 
 
+@pytest.mark.parametrize(
+    ("known", "slug", "told", "code"),
+    [
+        ({"updated_before": True}, "domain_error", "written since the update before", "assert all("),
+        ({"updated_before": True, "state_written": {"exp_avg": ["a.py", 7, "m.x_()"]}}, "domain_error", "since", "as"),
+        (
+            {"updated_before": True, "state_written": {"exp_avg_sq": ["/a/train.py", 7, "s['sq'].sub_(m ** 2)"]}},
+            "domain_error", "line 7 of train.py wrote exp_avg_sq", "s['sq'].sub_(m ** 2).clamp_(min=0)",
+        ),
+        ({"state_written": {"sum": ["a.py", 7, "s['sum'] = v - m"]}}, "domain_error", "line 7 of a.py wrote sum", None),
+        (
+            {"updated_before": True, "read_from": {"exp_avg_sq": ["ck.pt", "k", "a.py", 3]}},
+            "checkpoint_corruption", "or loaded", "assert all(",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mean_of_squares_that_was_written_by_hand_is_of_no_checkpoint(at, by_hand, known, slug, told, code):
+    extra = {"reconstructed": True, "parameters": ["fc.weight"], "settings": {"eps": 1e-8, "betas": [0.9, 0.999]}}
+    place = {"text": "    opt.step()\n", "column": (4, 14), "phase": "optimizer"}
+    given, made = (by_hand.fact(min=-0.2),), (by_hand.fact(nan=3),)
+    story = explain(at("sqrt", given, made, extra=extra | known, **place))[0]
+    assert (story.slug, told in story.evidence[1]) == (slug, True)
+    assert (story.suggestions[0].code or "").startswith(code or "")
+    assert (story.suggestions[0].code is None) is (code is None)
+
+
 def test_where_an_optimizer_of_a_library_divides_its_eps_leads(at, by_hand):
     given = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3))
     extra = {"reconstructed": True, "parameters": ["fc.weight"]}
@@ -273,6 +299,14 @@ def test_no_number_that_stood_in_is_shown_nor_an_infinity_told_that_hangs_on_it(
         "float32 [scalar], whose values are not known",
     )
     assert not any("Inf" in words.tensor(fact) for fact in report.verdict.origin.outputs)
+
+
+def test_an_eps_of_0_has_the_line_of_the_number_where_another_hands_it_on(at, by_hand):
+    lines = ['a.py:34: opt = Adam(w, eps=C["eps"])', 'b.py:7: C = {"lr": 1, "eps": 0.0}']
+    extra = {"reconstructed": True, "parameters": ["w"], "settings": {"eps": 0.0, "eps_set_at": lines}}
+    given, text = (by_hand.fact(), by_hand.fact(), by_hand.fact(zeros=3)), "opt.step()"
+    facts = at("addcdiv_", given, (by_hand.fact(nan=3),), extra=extra, phase="optimizer", text=text, column=(0, 10))
+    assert explain(facts)[0].suggestions[0].text.endswith(f"The script sets it in {lines[1]}.")
 
 
 @pytest.mark.parametrize(("setting", "told"), [

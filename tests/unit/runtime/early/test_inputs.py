@@ -110,9 +110,11 @@ PICKED = {
     "a list": lambda x, rows: x[rows.tolist()],
     "indices that are gone": lambda x, rows: x[ORDER[rows[0] : rows[0] + 8]],
     "selected": lambda x, rows: x.index_select(0, rows),
+    "a slice of what was shuffled": lambda x, rows: x[ROLLED][(rows[0] - 40) % 800 :][:8],
     "scaled then": lambda x, rows: ((x[rows] - x[:1].mean(0)) / 2.0).float(),
 }
 ORDER = torch.arange(800)
+ROLLED = ORDER.roll(-40)
 
 
 @pytest.mark.parametrize("way", PICKED)

@@ -75,3 +75,9 @@ def test_only_the_scripts_own_files_are_read(monkeypatch):
     monkeypatch.setattr(schedule, "_MOST_FILES", 100_000)  # other tests have imported many
     assert __file__ in schedule._files()
     assert not any("site-packages" in file for file in schedule._files())
+
+
+def test_a_number_that_is_written_down_under_its_name_is_told_beside_who_hands_it_on(script):
+    script(one='C = {\n    "lr": 0.1,\n    "eps": 0.0,\n    "decay": x["eps"],\n}\nopt = Adam(w, eps=C["eps"])\n')
+    assert schedule.set_at("eps") == ['one.py:3: "eps": 0.0,', 'one.py:6: opt = Adam(w, eps=C["eps"])']
+    assert schedule.set_at() == []

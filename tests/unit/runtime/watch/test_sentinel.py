@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nandiag.events import Armed, Finished, History, ProbeDark, Skipped, Trainer
+from nandiag.runtime.public import AnomalyStop
 from nandiag.runtime.watch.judge import learning_rate
 from tests.unit.runtime.watch.looping import Loop, at, bad_gradient, told
 
@@ -329,6 +330,24 @@ def test_bad_losses_of_an_optimizer_behind_another_are_counted_by_its_own_steps(
         second.step()
         second.zero_grad()
     assert worker.sentinel.finish().bad_losses == counted
+
+
+def test_the_bad_loss_that_a_run_stops_at_is_one_though_its_optimizer_is_behind(work):
+    worker = work(on_anomaly="stop")
+    critic, actor = nn.Linear(2, 1), nn.Linear(2, 1)
+    first, second = torch.optim.SGD(critic.parameters(), lr=0.01), torch.optim.SGD(actor.parameters(), lr=0.01)
+
+    def run():
+        for step in range(9):
+            for model, optimizer in ((critic, first), (actor, second)):
+                optimizer.zero_grad()
+                bad = step == 5 and model is actor
+                (model(torch.ones(1, 2)).sum() * (math.nan if bad else 1.0)).backward()
+                optimizer.step()
+
+    with pytest.raises(AnomalyStop):
+        run()
+    assert worker.sentinel.finish().bad_losses[0] == 1
 
 
 @pytest.mark.parametrize(("bad", "counted"), [({3, 4, 5, 9}, (4, 3, 9)), ({7}, (1, 7, 7)), (set(), ())])

@@ -200,6 +200,10 @@ class Asked:
                 if one.number in parted or ((given := one.given()) is not None and is_of(parted, given)):
                     kept[at] = one._replace(given=_nothing)
 
+    def scaler_skipped(self) -> None:
+        """A scaler left out the update: what the script was told of the norm of the gradients is of that as well."""
+        self.known = [one for one in self.known if not one.norm]
+
     @property
     def unusual(self) -> bool:
         """Whether a line of this step was given another answer than ever before, of this rank or of another one."""

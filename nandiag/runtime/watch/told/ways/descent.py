@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
 from nandiag.runtime.watch.told.ways.names import GROWN, HELD
-from nandiag.runtime.watch.told.ways.own import Own, set_in
+from nandiag.runtime.watch.told.ways.own import Own, set_in, yielded
 from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, parts_read, text_of
 from nandiag.runtime.watch.told.ways.values import truth_of
 
@@ -47,6 +47,8 @@ class Descent:
         self._last = dict[Followed, Step]()
         self._known = dict[tuple[Followed, int], tuple[int, Step]]()
         self._of = dict[Followed, Own | None]()
+        self._asking = list[Followed]()  # the innermost first
+        self._gave = dict[Followed, bool | None]()  # what generators gave last
         self._version = 0
 
     def steps(self, path: Iterable[tuple[Followed, int]]) -> list[Step]:
@@ -66,8 +68,9 @@ class Descent:
         return step
 
     def _runs(self, one: Followed, line: int) -> Step:
-        step = Step(one, line)
-        if one not in self._of:
+        step, is_new = Step(one, line), one not in self._of
+        if is_new:
+            self._asking += [one] if one.asks is not None else []
             text = text_of(one.code.co_filename)
             self._of[one] = None if text is None else Own(one, text)
             if text is not None and one.asks is not None:
@@ -75,6 +78,9 @@ class Descent:
         function = self._of[one]
         for node in () if function is None or line == RETURN else function.text.at.get(line, ()):
             step = self._runs_node(function, node, step)  # type: ignore[arg-type]
+        inner = self._asking[-2] if is_new and one in self._asking[1:] else None
+        if inner in self._gave and (own := self._of[inner]) is not None:
+            self._yields(own, self._gave[inner])
         return step
 
     def _within(self, own: Own, line: int) -> None:
@@ -95,6 +101,8 @@ class Descent:
         if not heads:
             self._gives(own, node, branch)
             self._calls(own, node, branch)
+        if (given := yielded(node)) is not None:
+            self._yields(own, for_answer is True or (given.value is not None and self._descends(own, given.value)))
         last = self._last.get(own.function)
         if last is not None and own.is_on_the_way_out(node, last.line):
             return last
@@ -107,6 +115,15 @@ class Descent:
         return step._replace(for_answer=asks or for_answer, ends=ends, jumps=leaves)
 
     # what heads and conditions are made of
+
+    def _yields(self, own: Own, found: bool | None) -> None:  # noqa: FBT001 - as it was found
+        """A generator that asks gives a turn: what the loop binds that goes through it is made of what it gives."""
+        self._gave[own.function] = found
+        at = self._asking.index(own.function) + 1 if own.function in self._asking else len(self._asking)
+        outer = self._of.get(self._asking[at]) if at < len(self._asking) else None
+        for node in () if outer is None else outer.text.at.get(outer.function.line, ()):
+            if isinstance(node, ast.For | ast.AsyncFor) and outer is not None:
+                self._set(outer.names.given(node), found)
 
     def _head(self, own: Own, node: ast.AST) -> bool | None:
         """A condition is asked for, or the next turn of a loop; returns whether it descends from the answer."""

@@ -22,6 +22,7 @@ import torch
 
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import guarded
+from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.watch.told.ways.followed import Followed, failed
 from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
 from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
@@ -173,7 +174,16 @@ class Ways:
 
     def made(self, frame: FrameType) -> None:
         """An optimizer is made."""
-        self._made_at = set(map(_place, places_on(trail(frame), _FRAMES)[0]))
+        self._trains_anew(places_on(trail(frame), _FRAMES)[0])
+
+    @guarded("questions")
+    def begins(self, maker: tuple[Entry, int] | None) -> None:
+        """What the script trains by hand is another tensor than before, which a call has made."""
+        if maker is not None:
+            self._trains_anew(maker[0].places)
+
+    def _trains_anew(self, places: Sequence[Any]) -> None:
+        self._made_at = set(map(_place, places))
         self._made_again = self._made_at & self._made_before
         if len(self._made_before) < _LINES:
             self._made_before |= self._made_at

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from nandiag.runtime.watch.told.ways.descent import Descent, Step
 from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
 from nandiag.runtime.watch.told.ways.loops import Loop, loops_around
+from nandiag.runtime.watch.told.ways.own import gives_turn
 
 
 class Way(NamedTuple):
@@ -29,11 +30,18 @@ class Left:
             self._steps.setdefault(step.function, []).append(step)
         self.asking = [one for one in self._steps if one.asks is not None]
         self._sources = [one for one in self._steps if one.gives_to is not None]
-        self._loops = {one: self._run(one) for one in self._steps}
+        paused = self._paused()
+        self._loops = {one: self._run(one, by_turns=one in paused.values()) for one in self._steps}
+        self._paused_at = {one for one, outer in paused.items() if self._loops[outer]}
 
-    def _run(self, one: Followed) -> list[Loop]:
+    def _paused(self) -> dict[Followed, Followed]:
+        """Return the generators that ask and gave a turn last, each with what goes through these: that leaves them."""
+        pairs = zip(self.asking, self.asking[1:], strict=False)
+        return {one: outer for one, outer in pairs if gives_turn(one.code, self._newest(one).line)}
+
+    def _run(self, one: Followed, *, by_turns: bool) -> list[Loop]:
         first, *others = self._steps[one]
-        loops = loops_around(one.code, first.line)
+        loops = loops_around(one.code, first.line, by_turns=by_turns)
         for loop in loops:
             for at, step in enumerate(others, 1):
                 loop.runs(step.line)
@@ -43,8 +51,11 @@ class Left:
         return loops
 
     def loops(self, one: Followed) -> list[Loop]:
-        """Return the loops of a function around where it asks, the innermost first, each as it was left."""
-        return self._loops[one]
+        """Return the loops of a function around where it asks, the innermost first, each as it was left.
+
+        None of a generator's that others go through, and have left at a turn.
+        """
+        return [] if one in self._paused_at else self._loops[one]
 
     def goes_on(self, one: Followed, loop: Loop) -> bool | None:
         """Whether a loop went on or ended by itself, and was not left for the answer; None where that is not known."""
@@ -78,8 +89,13 @@ class Left:
         return self._for_answer(one, self._newest(one))
 
     def ends_for_answer(self, one: Followed) -> bool:
-        """Whether it raised an error, or ended the script, for the answer: behind its loops."""
+        """Whether it raised an error, or ended the script, for the answer: behind its loops.
+
+        Not by the call that was under way, as in ``sys.exit(main())``.
+        """
         step = self._newest(one)
+        if step is self._steps[one][0] and one is not self.asking[0]:
+            return False
         return step.ends and step.for_answer is True and not any(loop.has(step.line) for loop in self._loops[one])
 
     def raised(self, one: Followed) -> bool:

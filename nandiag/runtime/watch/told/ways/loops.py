@@ -21,9 +21,10 @@ class Loop:
 
     Python runs the head of a loop anew for each turn, and once more where there is none: so it ends by itself.
     ``by_else``: what stands behind its turns then leads out of more, as where all of some attempts have failed.
+    ``by_turns``: its head has asked a generator for the turn.
     """
 
-    __slots__ = ("_body", "_endless", "_head", "by_else", "left_at", "node", "over", "turned")
+    __slots__ = ("_body", "_endless", "_head", "by_else", "by_turns", "left_at", "node", "over", "turned")
 
     def __init__(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         self.node = node
@@ -31,7 +32,7 @@ class Loop:
         self._head, self._body = range(node.lineno, first), range(first, end_of(node.body[-1])[0] + 1)
         # Of `while True` nothing is asked, so that a turn begins with the first line within.
         self._endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
-        self.turned = self.over = self.by_else = False
+        self.turned = self.over = self.by_else = self.by_turns = False
         self.left_at = -1  # the number of the last line that is run in it
 
     def is_head(self, line: int) -> bool:
@@ -40,7 +41,7 @@ class Loop:
 
     def has(self, line: int) -> bool:
         """Whether a ``line`` is run in each turn of it; what a ``for`` goes over is asked for once."""
-        heads = isinstance(self.node, ast.While) or not self._body
+        heads = isinstance(self.node, ast.While) or not self._body or self.by_turns
         return line in self._body or (heads and line in self._head)
 
     def runs(self, line: int) -> None:
@@ -55,8 +56,11 @@ class Loop:
             self.by_else = any(one.lineno <= line <= end_of(one)[0] for one in behind) and _lead_out(behind)
 
 
-def loops_around(code: CodeType, line: int) -> list[Loop]:
-    """Return the loops of ``code`` around a ``line``, the innermost first; none where its file has no text."""
+def loops_around(code: CodeType, line: int, *, by_turns: bool = False) -> list[Loop]:
+    """Return the loops of ``code`` around a ``line``, the innermost first; none where its file has no text.
+
+    ``by_turns``: of those whose head it is, too, for that has asked a generator for the turn.
+    """
     tree, found = None if code.co_name in _WITHIN else tree_of(code.co_filename), list[Loop]()
     inner = Function | ast.ClassDef | (ast.Lambda if code.co_name == "<lambda>" else Function)
     for node in () if tree is None else _down(tree, line):
@@ -64,6 +68,8 @@ def loops_around(code: CodeType, line: int) -> list[Loop]:
             found.clear()
         elif isinstance(node, LOOPS):
             found.append(Loop(node))
+    for one in found:
+        one.by_turns = by_turns and one.is_head(line)
     return [one for one in reversed(found) if one.has(line)]
 
 

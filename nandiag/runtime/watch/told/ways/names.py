@@ -45,6 +45,11 @@ class Names:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
         return {name for one in targets for name in self._each(one)}
 
+    def given(self, loop: ast.For | ast.AsyncFor) -> set[str]:
+        """Return what the head of a loop binds to what it goes through: not the count of its turns."""
+        target, counts = loop.target, isinstance(loop.iter, ast.Call) and called(loop.iter) == "enumerate"
+        return set(self._each(target.elts[-1] if counts and isinstance(target, ast.Tuple) else target))
+
     def _each(self, target: ast.AST) -> Iterator[str]:
         if isinstance(target, ast.Tuple | ast.List):
             for one in target.elts:

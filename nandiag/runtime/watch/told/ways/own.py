@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from types import CodeType
 from typing import TypeAlias
@@ -111,6 +112,18 @@ def is_repeated(function: Followed) -> bool:
     inner = around[-1:]  # itself, of which C code calls what is to be run
     calls = [one for node in inner if isinstance(node, ast.Call) for one in ast.walk(node) if isinstance(one, ast.Call)]
     return any(isinstance(node, _REPEATS) for node in around) or any(called(one) in _MAPS for one in calls)
+
+
+def gives_turn(code: CodeType, line: int) -> bool:
+    """Whether a ``line`` of a generator gives a turn to what goes through it."""
+    text = text_of(code.co_filename) if code.co_flags & inspect.CO_GENERATOR else None
+    return text is not None and any(yielded(node) is not None for node in text.at.get(line, ()))
+
+
+def yielded(node: ast.AST) -> ast.Yield | ast.YieldFrom | None:
+    """Return what a statement gives to what goes through its generator, if it does."""
+    value = getattr(node, "value", None) if isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign) else None
+    return value if isinstance(value, ast.Yield | ast.YieldFrom) else None
 
 
 def _doing(node: ast.AST) -> str:

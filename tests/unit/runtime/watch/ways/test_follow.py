@@ -152,6 +152,37 @@ def good(values):
 for value in good((1.0, 2.0, BAD)):
     value += 1
 """,
+    "an exit around all of it": """
+def main():
+    for value in (1.0, 2.0, BAD):
+        if ask(value):
+            value += 1
+raise SystemExit(main())
+""",
+    "a generator that is gone through by count": """
+def train():
+    while True:
+        value = next(values)
+        if not ask(value):
+            yield {"skipped": True}
+            continue
+        yield {"loss": value}
+values = iter((1.0, 2.0, BAD, 2.0))
+for number, one in enumerate(train()):
+    if "skipped" in one:
+        print("skipped", number)
+    if number + 1 >= 3:
+        break
+""",
+    "a generator that is asked for so many": """
+def train():
+    for value in (1.0, 2.0, BAD, 2.0):
+        yield ask(value)
+turns, done = train(), 0
+while done < 3:
+    good = next(turns)
+    done += 1
+""",
     "all of a list": """
 for values in ((1.0, 2.0), (1.0, BAD, 2.0)):
     if all([ask(value) for value in values]):
@@ -173,6 +204,37 @@ for value in (1.0, BAD, 2.0):
 for value in (1.0, BAD, 2.0):
     if not ask(value):
         raise SystemExit(2)
+""",
+    "an exit by what a loop has counted": """
+def main():
+    bad = 0
+    for value in (1.0, BAD, BAD):
+        bad = 0 if ask(value) else bad + 1
+        if bad >= 2:
+            break
+    return bad
+raise SystemExit(main())
+""",
+    "a generator that is left for what it gives": """
+def train():
+    while True:
+        value = next(values)
+        if not ask(value):
+            yield None
+            continue
+        yield value
+values = iter((1.0, 2.0, BAD, 2.0))
+for number, one in enumerate(train()):
+    if one is None:
+        break
+""",
+    "a generator that is left for the answer it gives": """
+def train():
+    for value in (1.0, 2.0, BAD, 2.0):
+        yield ask(value)
+for good in train():
+    if not good:
+        break
 """,
     "a count of bad ones": """
 bad = 0
