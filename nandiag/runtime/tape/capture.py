@@ -125,13 +125,9 @@ class Capture:
         """Whether what happens now is not to be taped: a replay or trace runs, or this is not the training thread."""
         try:
             if (
-                self.off
-                or RECORDER.mute
-                or (_dispatched() and foreign_modes())
-                or _traced() is not None
-                or _functorch() is not None
-                or capturing()
-            ):
+                self.off or RECORDER.mute or (_dispatched() and foreign_modes())
+                or _traced() is not None or _functorch() is not None or capturing()
+            ):  # fmt: skip
                 return True
             if self._thread != _ident() and (self._thread is not None or not self._takes_this_thread()):
                 return True
@@ -393,7 +389,7 @@ class Capture:
         self.step_seconds = seconds = now - self._began
         self._began, self.window.calls = now, 0
         # The update of another optimizer behind the same backward tells nothing of what the loop calls.
-        if self._begun or self.tape.micro_step or calls > FEW_CALLS:
+        if self.tape.border is not None or calls > FEW_CALLS:
             self.tape.jots.step_took(seconds, calls)
         elif not self.narrow:
             return

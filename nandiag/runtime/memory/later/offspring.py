@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 
 from nandiag.runtime.leaves import is_leaf
-from nandiag.runtime.memory.weakly import Weakly
+from nandiag.runtime.memory.weakly import Staying, Weakly
 from nandiag.runtime.tape.noted.consumed import GRAD, OUTPUT, Note, words_of
 from nandiag.runtime.tape.packed.words import READ_GRADIENT, Given, Made
 
@@ -134,7 +134,7 @@ class _Weights:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = reference(module)
-        self._weights = [reference(one) for one in module.parameters()]
+        self._weights = [Staying(one) for one in module.parameters()]
         self._left = _ASKED
 
     def of(self, module: nn.Module) -> bool:
