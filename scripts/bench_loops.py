@@ -78,7 +78,7 @@ def teacher() -> Callable[[Callable[[Tensor], Tensor]], Tensor]:
         for part in x:
             with torch.no_grad():
                 target = average(part)
-            loss = scaled(functional.mse_loss(model(part), target) / 2)
+            loss = scaled(functional.mse_loss(model(part + 0.1 * torch.randn_like(part)), target) / 2)
             loss.backward()
         optimizer.step()
         with torch.no_grad():

@@ -35,10 +35,13 @@ class Offspring:
 
     def has(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` came of the weights, in an earlier step or by its graph; a weight does so itself."""
-        known = self._known.get(id(tensor))
-        if known is not None and known() is tensor:
+        if self._knows(tensor):
             return True
         return tensor.requires_grad and (isinstance(tensor, nn.Parameter) or not is_leaf(tensor))
+
+    def _knows(self, tensor: Tensor) -> bool:
+        known = self._known.get(id(tensor))
+        return known is not None and known() is tensor
 
     def leads_to(self, entries: Iterable[Entry], clean: set[int] | None = None) -> bool:
         """Whether any of ``entries`` was given some, or is a trained model's, or descends from such a call.
@@ -85,7 +88,7 @@ class Offspring:
         here: set[int] = set()
         for note in notes:
             output = note[OUTPUT]
-            if note[GRAD] or output is None:
+            if note[GRAD] or output is None or self._knows(output):
                 continue
             tensors = [word for word in words_of(note) if isinstance(word, Tensor)]
             if self._descends(note[0], tensors, here) or (made and self.leads_to(_makers(tensors, made))):

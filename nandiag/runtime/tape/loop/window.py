@@ -34,6 +34,7 @@ from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import CALL, ROOT, Entry
 from nandiag.runtime.tape.loop.traits import COPIES, Traits, traits, traits_of
 from nandiag.runtime.tape.noted.notes import LARGEST
+from nandiag.runtime.tape.noted.parts import note_parts
 from nandiag.runtime.tape.noted.writes import may_be_noted, note_write, was_written
 from nandiag.runtime.tape.packed.descent import is_of_little
 from nandiag.runtime.tape.packed.nested import tensors_in
@@ -216,21 +217,22 @@ class Window(Beneath):
             self.handed_out.wrote(_first(*words))
         if what.hands_out and isinstance(output, Tensor) and self._is_hollow(func, output, frame):
             return
-        if type(output) in _TENSORS and self._note(what, (func, words, output, kept), frame):
+        if self._note(what, (func, words, output, kept), frame):
             return
         taped = self.tape_call(func, words, output, frame, what)
         if kept is not None and taped is not None:
             taped.generators, taped.before = kept
 
-    def _note(self, what: Traits, call: tuple[Any, tuple[Any, Any], Tensor, _Kept | None], frame: FrameType) -> bool:
+    def _note(self, what: Traits, call: tuple[Any, tuple[Any, Any], Any, _Kept | None], frame: FrameType) -> bool:
         """Note a call that may be put on the tape later; returns whether that was done."""
         func, words, output, kept = call
-        states, before = (None, None) if kept is None else kept
-        jots = self.tape.jots
+        jots, (states, before) = self.tape.jots, (None, None) if kept is None else kept
+        if type(output) not in _TENSORS:
+            return what.simple and note_parts(self.tape, func, words, output, frame)
         if what.writes and output is next(iter(words[0]), None):
             if note_write(self.tape, func, words, frame, before):
                 return True
-            jots.make_way([output], writes=True)
+            jots.make_way(words[0][:1], writes=True)
         if not (jots.on or jots.dense) or not what.plain or type(output) is not Tensor or output.numel() > LARGEST:
             return False
         return jots.called(func, words, output, frame, states)

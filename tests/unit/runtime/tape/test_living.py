@@ -177,3 +177,17 @@ def test_what_is_written_into_a_large_set_is_behind_what_was_taken_of_it(work, s
     kept = data[:3]
     data.add_(1.0)
     assert capture.tape.maker(kept)[0].words[0].version == data._version - 1
+
+
+@pytest.mark.parametrize(("split", "name"), [
+    (lambda x: x.chunk(2)[1], "chunk"), (lambda x: list(x)[1], "unbind"), (lambda x: x.max(1).values, "max"),
+    (lambda x: torch.topk(x, 2)[0], "topk"),
+])  # fmt: skip
+def test_what_is_one_of_several_that_a_call_returns_is_made_again_alone(split, name, work, short):
+    data = torch.randn(4, 3)
+    capture = ready(work, lambda: split(data))
+    part = split(data)
+    assert capture.tape.jots.many
+    maker, index = capture.tape.maker(part)
+    assert (maker.name, index) == (name, 0)
+    assert torch.equal(maker.function(data, *maker.args[1:], **maker.kwargs), part)
