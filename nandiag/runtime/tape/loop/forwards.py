@@ -41,7 +41,7 @@ class Forwards:
     @property
     def are_plain(self) -> bool:
         """Whether no module that is watched has one of its own now."""
-        return not any([_NAME in one.__dict__ for held in self._watched if (one := held()) is not None])
+        return not any(_NAME in one.__dict__ for held in self._watched if (one := held()) is not None)
 
     def taken(self) -> tuple[Sequence[Forward], list[nn.Module]]:
         """Return those of a call that begins, and the modules that have another than at the call before.
