@@ -22,14 +22,18 @@ def end_by(error):
     ending._record(type(error), error, error.__traceback__)
 
 
+def refuse(made):
+    if torch.isnan(made).any():
+        raise RuntimeError("made is NaN")
+
+
 def raise_on_nan():
     """Give the error that a first step ends by, whose line has a 0/0."""
     model, x = nn.Linear(3, 3), torch.zeros(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
         made = model(x / x.sum())
-        if torch.isnan(made).any():
-            raise RuntimeError("made is NaN")
+        refuse(made)
     except RuntimeError as error:
         return optimizer, error
 
