@@ -112,7 +112,7 @@ def _swapped(entry: Entry) -> Iterator[tuple[str, Tensor]]:
 
 
 def _inputs(entry: Entry) -> Iterator[tuple[str, Tensor]]:
-    names = _parameter_names(entry.function)
+    names = _parameter_names(entry)
     for index, word in enumerate(entry.args or ()):
         yield from _named(names[index] if index < len(names) else f"args[{index}]", word)
     for key, word in (entry.kwargs or {}).items():
@@ -134,9 +134,13 @@ def _named(name: str, word: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _named(f"{name}[{key!r}]", item)
 
 
-def _parameter_names(module: nn.Module) -> list[str]:
+def _parameter_names(entry: Entry) -> list[str]:
+    module = entry.function
     inner = getattr(module, "module", module) if hasattr(module, "reducer") else getattr(module, "_orig_mod", module)
+    own = next((own for held, own in entry.forwards if held() is inner), None)
     try:
-        return list(inspect.signature(inner.forward).parameters)
+        found = inspect.signature(inner.forward if own is None else own).parameters.values()
     except (TypeError, ValueError):
         return []
+    many = next((index for index, one in enumerate(found) if one.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    return [one.name for one in found][:many]

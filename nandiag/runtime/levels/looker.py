@@ -274,12 +274,15 @@ class Looker:
         border = Border([harm], Level.SEEN)
         self._settle(None, border, examine=lambda _: None if looked is None else RECORDER.emit(looked, urgent=True))
 
-    def is_rank(self) -> bool:
-        """Whether this process is a rank, as the script ends: one that only called models is found out to be now."""
+    def is_rank(self, *, would_train: bool = False) -> bool:
+        """Whether this process is a rank, as the script ends: one that only called models is found out to be now.
+
+        So is one that ``would_train``, had it not ended.
+        """
         if RECORDER.attached:
             return True
         judged = self._level != "step" and (self._untrained.calls or (self.live.here and self.live.last_number()))
-        return attach_untrained(ends=bool(judged))
+        return attach_untrained(ends=would_train or bool(judged))
 
     def script_ends(self) -> None:
         """The script ends: one that has trained nothing is judged by what its models, or it itself, gave out."""

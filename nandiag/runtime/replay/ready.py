@@ -302,7 +302,8 @@ def as_before_set_anew(entries: list[Entry], known: Mapping[int, Habit]) -> bool
     first = {id(entry.function): entry for entry in reversed(entries) if entry.kind == ROOT and entry.swapped is None}
     found = False
     for key, entry in first.items():
-        anew = known[key].set_anew() if key in known else []
+        kept = {id(names) for names, _ in entry.attributes or ()}  # as it was right before this very call
+        anew = [pair for pair in known[key].set_anew() if id(pair[0]) not in kept] if key in known else []
         if anew:
             found, entry.attributes = True, [*anew, *(entry.attributes or ())]
     return found

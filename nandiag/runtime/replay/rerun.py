@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nandiag.runtime.collectives.own_part import OwnPart
 from nandiag.runtime.evidence.labels import storage
@@ -22,6 +22,7 @@ from nandiag.runtime.look.finite import largest
 from nandiag.runtime.look.losses import divided, factor_of
 from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.memory.there import all_there, key_of
+from nandiag.runtime.replay.alone import forwards_of, without_collectives
 from nandiag.runtime.replay.case import Case
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace.tracer import Communicates, Tracer
@@ -33,6 +34,7 @@ from nandiag.runtime.tape.calls.sides import left_at
 from nandiag.runtime.tape.calls.swaps import Swapped
 from nandiag.runtime.tape.entries import Tape
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
+from nandiag.runtime.tape.loop.forwards import in_place
 from nandiag.runtime.tape.packed.lasting import Lasting
 from nandiag.runtime.tape.packed.nested import tensors_in
 from nandiag.runtime.tape.packed.words import Given, Made, Rebuilt, base_of, version_of
@@ -180,11 +182,9 @@ class Player:
                 self._play_backward(entry, args, kwargs)
                 return
             before, function = self.tracer.ops, self._shared.played(entry.function, self.tracer.ops)
-            if entry.kind == ROOT:
-                function = _without_collectives(function)
-            if entry.kind == ROOT and function is not entry.function:
-                args, kwargs = _as_ddp_gives(entry.function, args, kwargs)
-            with self.tracer.still() if _of_numpy(args) else nullcontext():  # what comes of it was made before
+            function, args, kwargs = without_collectives(entry, function, args, kwargs)
+            # What comes of numpy's numbers was made before.
+            with self.tracer.still() if _of_numpy(args) else nullcontext(), in_place(forwards_of(entry)):
                 output = function(*args, **kwargs)
             outputs = self._outputs[id(entry)] = (given_out if entry.kind == ROOT else tensors_in)(output)
             self._shared.ran(entry, before, self.tracer.ops)
@@ -351,20 +351,3 @@ def _of_numpy(args: Any) -> bool:
 
 
 BOUNDARIES.add(id(Player._play.__code__))
-
-
-def _without_collectives(module: nn.Module) -> nn.Module:
-    """Return the module that DDP wraps: its own forward and backward need no other rank."""
-    if hasattr(module, "reducer") and hasattr(module, "require_backward_grad_sync"):
-        return module.module  # type: ignore[return-value]
-    return module
-
-
-def _as_ddp_gives(ddp: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    if not getattr(ddp, "device_ids", None):
-        return args, kwargs
-    from torch.distributed.utils import _to_kwargs
-
-    device = torch.device(ddp.device_type, ddp.device_ids[0])
-    moved = _to_kwargs(args, kwargs, device, ddp.use_side_stream_for_tensor_copies)
-    return moved[0][0], moved[1][0]

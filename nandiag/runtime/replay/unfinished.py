@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from nandiag.runtime.replay.alone import ddps_in
+
 
 def can_break_off(roots: list[nn.Module]) -> bool:
     """Whether training could go on after a replay of these modules that did not come to its end."""
@@ -39,11 +41,9 @@ def reset_sharding(roots: list[nn.Module]) -> None:
 
 def let_go_of_hooks(roots: list[nn.Module]) -> None:
     """Have DDP's hooks call no other rank, which a backward that broke off has left in wait; the script is over."""
-    for root in roots:
-        reducer = getattr(root, "reducer", None)
-        if reducer is not None:
-            with contextlib.suppress(Exception):
-                reducer._remove_autograd_hooks()
+    for ddp in (ddp for root in roots for ddp in ddps_in(root)):
+        with contextlib.suppress(Exception):
+            ddp.reducer._remove_autograd_hooks()
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ class Roots:
             capture._begun, tape.border = True, ROOT
             entry = Entry(ROOT, args[0], grad=True, modes=known)
             entry.trail, entry.generators = trail(frame), generators(full=False)
+            entry.forwards = habit.forwards.plain
             words = args[1:], kwargs
             tape.jots.many.append((entry, None, True, None, None, *words, versions, None, None, tape.micro_step))
             # A batch that is passed over is held by what was noted.

@@ -13,6 +13,7 @@ from nandiag.runtime.memory.weakly import Staying
 from nandiag.runtime.tape.calls.contents import Content
 from nandiag.runtime.tape.calls.sides import Side
 from nandiag.runtime.tape.calls.swaps import Swapped
+from nandiag.runtime.tape.loop.forwards import Forward
 from nandiag.runtime.tape.packed.words import Given, Made
 from nandiag.runtime.tape.state import Generators, Modes
 
@@ -35,6 +36,7 @@ class Entry:
     left: Sequence[tuple[dict[str, Any], dict[str, Any]]] = ()
     sides: Sequence[Side] = ()
     contents: Sequence[Content] = ()
+    forwards: Sequence[Forward] = ()  # by which modules were called, where it could be others
     inner: Sequence[Staying] = ()  # what its modules hold and it writes into, but for weights and buffers
     before: tuple[Tensor, Tensor] | None = None
     swapped: Swapped | None = None
@@ -78,7 +80,7 @@ class Entry:
     def forget(self) -> None:
         """Let go of everything: this call will not be made again."""
         self.args = self.kwargs = self.before = self.swapped = self.generators = None
-        self.words = self.buffers = self.attributes = self.left = self.sides = self.contents = ()
+        self.words = self.buffers = self.attributes = self.left = self.sides = self.contents = self.forwards = ()
 
     @property
     def name(self) -> str:

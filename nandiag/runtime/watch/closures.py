@@ -113,6 +113,7 @@ class Trials:
 
         def ends() -> None:
             sentinel.capture.window.close()
+            self._passed_over(optimizer)
             sentinel._border(optimizer, closure=True)
             sentinel.looker.update_begins(optimizer)
             between.evaluation_ended(optimizer)
@@ -120,6 +121,16 @@ class Trials:
                 self._here.evaluated = weakref.ref(optimizer)
 
         return watched(closure, begins, ends)
+
+    @guarded("questions")
+    def _passed_over(self, optimizer: Optimizer) -> None:
+        """An evaluation that brought no gradient, for it called no backward: left out are the losses it asked of."""
+        left_out, pending = self._sentinel.left_out, self._sentinel.losses.pending
+        if not left_out.asked.known or pending or any(one.grad is not None for one in parameters(optimizer)):
+            return
+        here, left_out.asked.known = left_out._here(), []
+        for one in left_out._each_once([one for one in here if not one.norm]):
+            left_out._set_apart(one)
 
     def takes(self, optimizer: Optimizer, border: Border) -> bool:
         """A bad evaluation: returns whether it waits. It is looked at now, for its tape goes with the next one.

@@ -23,12 +23,12 @@ _SELDOM, _MOST = 3, 256
 class _Last:
     """One such number: what it is, was before its last change, when that was, and how often it changed."""
 
-    __slots__ = ("before", "changed", "changes", "module", "now", "step")
+    __slots__ = ("before", "changed", "changes", "first", "module", "now", "step")
 
     def __init__(self, module: nn.Module, now: float, step: int) -> None:
         self.module = weakref.ref(module)
         self.now = self.before = now
-        self.step = step
+        self.step = self.first = step
         self.changed, self.changes = -1, 0
 
 
@@ -61,5 +61,6 @@ class Arguments:
         """Yield those that changed in ``step`` and seldom do."""
         for (_, place), known in self._known.items():
             module = known.module()
-            if module is not None and known.changed == step and 0 < known.changes <= _SELDOM:
+            counted = known.changes >= step - known.first  # it changed in each step so far
+            if module is not None and known.changed == step and 0 < known.changes <= _SELDOM and not counted:
                 yield Argument(name_of(module, place), float(known.before), float(known.now))

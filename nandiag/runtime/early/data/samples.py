@@ -102,6 +102,9 @@ def channels_of(tensor: Tensor) -> list[Tensor] | None:
     return [largest, sizes.median(), channel]
 
 
+_BY_POSITION = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
+
+
 def name_of(module: nn.Module, place: int | str) -> str:
     """Return the name under which ``forward`` takes what stands at ``place`` (``images``, ``0[2]``, ``batch['x']``)."""
     while is_wrapper(module):
@@ -115,7 +118,7 @@ def name_of(module: nn.Module, place: int | str) -> str:
     except (TypeError, ValueError):
         names = []
     position = int(head) if head.isdigit() else math.inf
-    if position < len(names) and names[int(position)].kind is not inspect.Parameter.VAR_POSITIONAL:
+    if position < len(names) and names[int(position)].kind in _BY_POSITION:
         head = names[int(position)].name
     elif position < math.inf:
         head = f"input {head}"

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from nandiag.runtime.collectives.own_part import OwnPart
 from nandiag.runtime.evidence.op import Op
+from nandiag.runtime.replay.alone import ddps_in
 from nandiag.runtime.tape.calls.exchanged import Mingled
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
@@ -89,7 +90,7 @@ def may_break_behind(entries: list[Entry]) -> bool:
 
 def syncing(entries: list[Entry]) -> list[Any]:
     """Return the DDP models whose gradients were exchanged when the last backward ended."""
-    return list({id(one): one for one in _roots(entries) if _syncs(one)}.values())
+    return list({id(one): one for one in _ddps(entries) if _syncs(one)}.values())
 
 
 def has_hooks(entries: list[Entry]) -> bool:
@@ -97,13 +98,14 @@ def has_hooks(entries: list[Entry]) -> bool:
     return any(getattr(one, "_comm_hooks", None) or one._join_config.enable for one in syncing(entries))
 
 
-def _roots(entries: list[Entry]) -> Iterator[Any]:
-    return (entry.function for entry in entries if entry.kind == ROOT)
+def _ddps(entries: list[Entry]) -> Iterator[Any]:
+    roots = {id(entry.function): entry.function for entry in entries if entry.kind == ROOT}
+    return (ddp for root in roots.values() for ddp in ddps_in(root))
 
 
-def _syncs(root: Any) -> bool:
-    syncs = hasattr(root, "reducer") and getattr(root, "require_backward_grad_sync", False)
-    return syncs and dist.is_initialized() and dist.get_world_size(root.process_group) > 1
+def _syncs(ddp: Any) -> bool:
+    syncs: bool = ddp.require_backward_grad_sync
+    return syncs and dist.is_initialized() and dist.get_world_size(ddp.process_group) > 1
 
 
 def _gradients(ddp: Any) -> dict[int, torch.Tensor]:

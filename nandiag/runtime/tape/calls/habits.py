@@ -20,6 +20,7 @@ from nandiag.runtime.names.grown import GROWTH
 from nandiag.runtime.tape.calls.contents import NOTHING, Contents, Packed
 from nandiag.runtime.tape.calls.holdings import Mark, marks, places, plain_at
 from nandiag.runtime.tape.calls.sides import Sides
+from nandiag.runtime.tape.loop.forwards import Forwards
 from nandiag.runtime.tape.packed.copies import Copies, Shelves, Unwritten
 from nandiag.runtime.tape.packed.words import version_of
 from nandiag.runtime.tape.state import Attributes, Names, Stock, equal, keep_attributes
@@ -83,7 +84,7 @@ class Habit:
         self.generators = [
             value for one in module.modules() for value in one.__dict__.values() if isinstance(value, torch.Generator)
         ]
-        self.sides, self._contents = Sides(module), Contents(module)
+        self.sides, self._contents, self.forwards = Sides(module), Contents(module), Forwards(module)
         self._manner = False, False
         self._unwritten: dict[tuple[bool, bool], Unwritten] = {}
         self._first: tuple[list[tuple[Tensor, int]], Attributes] | None = None
@@ -112,6 +113,7 @@ class Habit:
             self._note(entry)
         self.sides.begin(self._manner)
         known = self._known.get(self._manner)
+        entry.forwards, redirected = self.forwards.taken()
         self._calls += 1
         if self._calls >= self._every and self._held is not None:
             self._learn()
@@ -130,8 +132,8 @@ class Habit:
             entry.buffers = unwritten if shelves is None else _Both(shelves.copies(), unwritten)
         elif shelves is not None:
             entry.buffers = shelves.copies()
-        if modules:
-            entry.attributes = keep_attributes(_there(modules))
+        if modules or redirected:
+            entry.attributes = keep_attributes([*_there(modules), *redirected])
 
     def _note(self, entry: Entry) -> None:
         if self._without is None or self._without.step != entry.step:
@@ -157,7 +159,7 @@ class Habit:
         if (
             known is None or known.holds or known.modules or known.shelves is not None or known.inner
             or self._unwritten or self.generators or self._calls + 1 >= self._every
-            or self.sides._known.get(manner) != [] or self.module() is not module
+            or self.sides._known.get(manner) != [] or self.module() is not module or not self.forwards.are_plain
         ):  # fmt: skip
             return False
         self._first, self._manner, self.holds = None, manner, False
@@ -172,6 +174,7 @@ class Habit:
         self.sides.begin(self._manner)
         entry.buffers = Shelves(one for one in module.buffers() if one.numel() <= _LARGEST_BUFFER).copies()
         entry.attributes = keep_attributes(list(module.modules()))
+        entry.forwards, _ = self.forwards.taken()
 
     def held(self, tape: Tape) -> Packed:
         """Return what lists and dicts hold that the call which has begun is known to change."""
@@ -208,6 +211,7 @@ class Habit:
         module = self.module()
         if module is not None:
             self._held, self._marks = Stock(module), marks(module)
+            self.forwards.look(module)
             self._calls, self._every = 0, min(_EVER_LATER * self._every, max(_EVERY, len(self._held)))
 
     def _learn(self) -> None:
@@ -245,6 +249,7 @@ class Habit:
         self.generators.clear()
         self.sides.let_go()
         self._contents.let_go()
+        self.forwards.let_go()
         self._first = self._held = None
         self._marks = {}
 

@@ -58,7 +58,9 @@ class LastLook:
         """Look at what no border will see; ``error``: the one that the script ends by."""
         sentinel = self._sentinel
         self._asked.ways.end(cut=False)  # what is run from here on is ours
-        if self.taken or sentinel.capture.off or sentinel.judge.lost or not sentinel.looker.is_rank():
+        if self.taken or sentinel.capture.off or sentinel.judge.lost:
+            return
+        if not sentinel.looker.is_rank(would_train=self._would_train(error)):
             return
         self.taken = True
         looker = sentinel.looker
@@ -78,6 +80,12 @@ class LastLook:
         self.at_weights()
         if midway:
             linger()
+
+    def _would_train(self, error: BaseException | None) -> bool:
+        """Whether the script ends in what may be its first step: by an error, or midway with an optimizer made."""
+        clock = self._sentinel.clock
+        begun = error is not None or self._asked.loss is not None or self._sentinel.capture.tape.unfinished()
+        return begun and (clock.has_optimizer or (error is not None and RECORDER.beats > 0))
 
     @guarded("last look")
     def at_exit(self) -> None:
