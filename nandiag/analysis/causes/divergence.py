@@ -338,13 +338,12 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
     """
     name = _kind(facts, course) or "the optimizer"
     rate, what = rates.first_try(facts, name, course, high)
-    scheduled = course.rate_rose and _is_scheduled(facts)
     lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
-    if scheduled:
-        lower = f"Lower the learning rate where it begins, and its peak; {rate} is a first try."
+    if course.rate_rose:
+        lower = rates.where_it_rises(course, rate, lines=_is_scheduled(facts))
     if strength < LIKELY:
         lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
-    if scheduled:
+    if course.rate_rose:
         return _with_lines(facts, lower)
     own = f"{course.own.name} = " if course.own is not None and course.own.name and course.of > 1 else ""
     return Suggestion(lower, f"{own}{name}(..., lr={rate})" if name != "the optimizer" else None)

@@ -168,14 +168,14 @@ def _place(facts: Facts) -> str | None:
     if facts.source == "module":
         return _MODULE
     if "written_in_place" in facts.extra:
-        return _LAST if look is not None and look.method == "tape" else _written(facts)
+        return _LAST if look is not None and look.method == "tape" else _in_place(facts)
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
     return _outside(facts) if facts.source == "outside" else _number(facts) or _by_basis(facts)
 
 
-def _written(facts: Facts) -> str:
+def _in_place(facts: Facts) -> str:
     """A write that reads what was there, as ``add_`` does, makes nothing bad finite."""
     return _PASSED_ON if facts.source == "input" and facts.extra["written_in_place"] in _READING else _IN_PLACE
 

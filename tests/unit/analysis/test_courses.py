@@ -213,3 +213,22 @@ def test_where_a_rate_was_lower_still_long_before_the_steps_are_told_in_which_it
     (told,) = (text for text in explain(facts)[0].evidence if "rate rose" in text)
     assert "rose from 0.0001 to" not in told
     assert re.search(r" in the last \d+ steps", told), told
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (None, "Lower where what raises the learning rate ends (a schedule's peak, or end value): "),
+        ("s = CyclicalScheduler(opt, 'lr', 1e-4, 1.0)", "Lower the peak of the learning rate; "),
+    ],
+)
+def test_where_the_rate_rose_no_line_that_makes_an_optimizer_is_the_mend(line, said):
+    """What raises it writes over the rate that the optimizer was made with."""
+    past = history([1.0, 1.1, 900.0, 9e5, math.nan], [1e-4, 0.01, 0.02, 0.03, 0.04])
+    facts = at_end(past)
+    if line is not None:
+        facts = replace(facts, compared=Compared(4, rate_set_at=(f"train.py:13: {line}",)))
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "lr_divergence")
+    assert cause.suggestions[0].text.startswith(said), cause.suggestions[0]
+    assert ("train.py:13" in cause.suggestions[0].text) is (line is not None)
+    assert cause.suggestions[0].code is None

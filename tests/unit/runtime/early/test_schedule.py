@@ -57,6 +57,24 @@ def test_a_scheduler_sets_the_rate_also_where_it_is_what_it_was(script):
 @pytest.mark.parametrize(
     ("line", "sets"),
     [
+        ("s = LinearCyclicalScheduler(opt, 'lr', start_value=1e-4, end_value=1.0, cycle_size=200)", True),
+        ("s = get_linear_schedule_with_warmup(self.optimizer, 10, 100)", True),
+        ("s = create_scheduler(name, optimizer=self.get(0))", True), ("s = WarmupScheduler(opt_d)", True),
+        ("noise = DDPMScheduler(num_train_timesteps=100)", False), ("s = profiler.schedule(wait=1)", False),
+        ("s = get_schedule(options, steps)", False),
+    ],
+)  # fmt: skip
+def test_another_librarys_scheduler_is_known_by_the_optimizer_that_it_takes(script, line, sets):
+    script(one=line + "\n")
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
+    optimizer.param_groups[0]["lr"] = 0.02
+    assert schedule.rises_at(optimizer) == ((f"one.py:1: {line}",) if sets else ())
+    assert schedule.set_at() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "sets"),
+    [
         ("metrics['lr'] = opt.param_groups[0]['lr']", False), ("logs['lr'] = rate", False),
         ("opt.param_groups[0]['lr'] = rate", True), ("head, *_ = opt.param_groups\nhead['lr'] = rate", True),
         ("for i, g in enumerate(opt.param_groups):\n    g['lr'] *= 2", True),

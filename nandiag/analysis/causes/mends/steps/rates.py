@@ -25,6 +25,20 @@ def peak(course: Course, low: float) -> tuple[str, float]:
     return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
 
 
+def where_it_rises(course: Course, rate: str, *, lines: bool) -> str:
+    """Say which ``rate`` to try first where a schedule raised it, and nothing of the run is known to have gone well.
+
+    Without ``lines`` of the script's that set it, a library's schedule does.
+    """
+    if not lines:
+        return (
+            f"Lower where what raises the learning rate ends (a schedule's peak, or end value): {rate} is a first try."
+        )
+    begins_below = course.rate_before is not None and course.rate_before < float(rate)
+    where = "the peak of the learning rate" if begins_below else "the learning rate where it begins, and its peak"
+    return f"Lower {where}; {rate} is a first try."
+
+
 def set_at(lines: Sequence[str], what: str = "it") -> str:
     """Return where the script sets ``what``, as a sentence: its line on a line of its own reads as a mend."""
     places = [str(one).partition(": ") for one in lines]
