@@ -102,8 +102,6 @@ def is_ours(filename: str) -> bool:
 def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], bool]:
     """Return the user's and libraries' frames from ``start`` outwards, innermost first.
 
-    """Return the user's and libraries' frames from ``start`` outwards, innermost first.
-
     Behind so many of libraries comes the first of the user's, which called them. The second value tells that the walk
     ended at the autograd engine: the frames are those of Python code run inside a backward (a custom Function, a hook,
     a recompute).
