@@ -328,7 +328,7 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
         first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     raw = (starts.NORMALISE,) if course.from_the_start and _is_huge(course.rows[0]) else ()
-    return first, *raw, scale, *_second_line(facts, course)
+    return first, *raw, scale, *rates.swept(course), *_second_line(facts, course)
 
 
 def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggestion:

@@ -232,3 +232,17 @@ def test_where_the_rate_rose_no_line_that_makes_an_optimizer_is_the_mend(line, s
     assert cause.suggestions[0].text.startswith(said), cause.suggestions[0]
     assert ("train.py:13" in cause.suggestions[0].text) is (line is not None)
     assert cause.suggestions[0].code is None
+
+
+EXPONENTIAL = [1e-5 * 1.3**n for n in range(40)]
+LINEAR = [1e-5 + 0.3 * n for n in range(40)]
+SLOW = [1e-2 * 1.1**n for n in range(40)]
+
+
+@pytest.mark.parametrize(("lrs", "search"), [(EXPONENTIAL, True), (LINEAR, False), (SLOW, False)])
+def test_a_search_for_the_highest_rate_is_told_how_to_run_to_its_end(lrs, search):
+    norms = [1.0] * 34 + [30.0 * 10**n for n in range(5)] + [math.nan]
+    cause = next(one for one in explain(at_end(history(norms, lrs))) if one is not None and one.slug == "lr_divergence")
+    codes = [one.code for one in cause.suggestions]
+    assert ("nandiag run --on-anomaly continue" in codes) is search, cause
+    assert codes[0] is None

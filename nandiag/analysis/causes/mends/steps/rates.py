@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from nandiag.analysis.causes.course import Course
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import parsing
+from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
 
@@ -23,6 +24,17 @@ def peak(course: Course, low: float) -> tuple[str, float]:
         return text, low / 10
     passed = f"Up to {number} nothing grew, but the rate only passed there on its way up: it may be too high to keep."
     return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
+
+
+def swept(course: Course) -> tuple[Suggestion, ...]:
+    """Say how to let a search for the highest rate run to its end, where the rate rose as in one."""
+    return (Suggestion(_SEARCH, "nandiag run --on-anomaly continue"),) if course.is_swept else ()
+
+
+_SEARCH = (
+    "If this is a search for the highest rate (a learning rate finder), which puts the weights back behind it, it is "
+    "meant to come here: let it run to its end."
+)
 
 
 def where_it_rises(course: Course, rate: str, *, lines: bool) -> str:
