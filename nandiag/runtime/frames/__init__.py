@@ -106,8 +106,8 @@ def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], b
     ended at the autograd engine: the frames are those of Python code run inside a backward (a custom Function, a hook,
     a recompute).
     """
-    found, in_engine = _by_task(_walked(_outwards(start), most, own=True))
-    return tuple(map(Frame._make, found)), in_engine
+    found, in_engine = _walked(_outwards(start), most, own=True)
+    return tuple(map(Frame._make, found)), _in_task() if in_engine is None else in_engine
 
 
 def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
@@ -115,12 +115,12 @@ def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
 
     On a device the engine has threads of its own, on whose stacks there is nothing but what it calls.
     """
-    return _by_task(_walked(_outwards(start), most))
+    found, in_engine = _walked(_outwards(start), most)
+    return found, _in_task() if in_engine is None else in_engine
 
 
-def _by_task(walked: tuple[list[Place], bool | None]) -> tuple[list[Place], bool]:
-    found, in_engine = walked
-    return found, torch._C._current_graph_task_id() != -1 if in_engine is None else in_engine
+def _in_task() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def trail(start: FrameType | None) -> Trail:
