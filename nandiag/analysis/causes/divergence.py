@@ -7,6 +7,7 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from nandiag.analysis.causes import apart, line_search, put_together
 from nandiag.analysis.causes.course import Course, Row, courses, shown
@@ -119,6 +120,8 @@ def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
     course = courses(facts.history, *until(facts))
     found = apart.by_rates(facts, _by_course(facts), course)
+    if found is not None and (goes_on := rates.restored(facts)):
+        found = replace(found, suggestions=(*found.suggestions[:1], *goes_on, *found.suggestions[1:]))
     return put_together.beside(facts, found, rose=bool(course) and course[0].rate_rose)
 
 

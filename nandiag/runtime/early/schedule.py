@@ -30,7 +30,7 @@ def set_at(name: str = "lr", by: frozenset[str] = _BY_FUNCTION) -> list[str]:
 
     A learning rate is also set by who makes a scheduler of the classes ``by``. Nothing is run for that.
     """
-    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file, name, by)))
+    found = list(dict.fromkeys(line for file in own_files() for line in _in_file(file, name, by)))
     return found if len(found) <= _MOST else []
 
 
@@ -41,7 +41,8 @@ def rises_at(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     return tuple(set_at(by=_SCHEDULERS)) if moved else ()
 
 
-def _files() -> list[str]:
+def own_files() -> list[str]:
+    """Return the files of the script's own modules, but for large ones."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     own = dict.fromkeys(file for file in files if file and file.endswith(".py") and kind_of(file) == USER)
     there = (file for file in own if os.path.isfile(file) and os.path.getsize(file) <= _MOST_BYTES)

@@ -246,3 +246,11 @@ def test_a_search_for_the_highest_rate_is_told_how_to_run_to_its_end(lrs, search
     codes = [one.code for one in cause.suggestions]
     assert ("nandiag run --on-anomaly continue" in codes) is search, cause
     assert codes[0] is None
+
+
+def test_a_script_that_puts_weights_back_by_itself_is_told_how_to_be_let_go_on():
+    past = at_end(history([1.0, 1.1, 900.0, 9e5, math.nan], [1e-4, 0.01, 0.02, 0.03, 0.04]))
+    facts = replace(past, compared=Compared(4, restores_at=("train.py:17",)))
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "lr_divergence")
+    assert cause.suggestions[1].code == "nandiag run --on-anomaly continue"
+    assert "train.py:17" in cause.suggestions[1].text

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nandiag.runtime.early import schedule
+from nandiag.runtime.early.compared.restores import restores_at
 
 HAND = "for g in opt.param_groups:\n    g['lr'] = base / (total - warmup)\nprint(g['lr'])\n"
 LAMBDA = "s = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 1 / n)\n"
@@ -22,7 +23,7 @@ def script(tmp_path, monkeypatch):
             (tmp_path / f"{name}.py").write_text(text)
             paths.append(module.__file__)
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(schedule, "_files", lambda: paths)
+        monkeypatch.setattr(schedule, "own_files", lambda: paths)
         return schedule.set_at()
 
     return write
@@ -91,5 +92,30 @@ def test_of_many_none_is_told(script):
 
 def test_only_the_scripts_own_files_are_read(monkeypatch):
     monkeypatch.setattr(schedule, "_MOST_FILES", 100_000)  # other tests have imported many
-    assert __file__ in schedule._files()
-    assert not any("site-packages" in file for file in schedule._files())
+    assert __file__ in schedule.own_files()
+    assert not any("site-packages" in file for file in schedule.own_files())
+
+
+ROLLBACK = """
+while step < 320:
+    loss = train(net)
+    if {test}:
+        net.load_state_dict(good)
+    if {other} % 20 == 0:
+        target.load_state_dict(net.state_dict())
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "lines"),
+    [
+        ("not isfinite(loss)", (5,)),
+        ("loss > 100", ()),
+        ("dead or torch.isnan(loss).any()", (5,)),
+        ("step % 3 == 0", ()),
+    ],
+)
+def test_weights_that_are_put_back_where_what_is_bad_is_asked_for(tmp_path, test, lines):
+    path = tmp_path / "train.py"
+    path.write_text(ROLLBACK.format(test=test, other="step"))
+    assert restores_at([str(path)]) == tuple(f"train.py:{line}" for line in lines)

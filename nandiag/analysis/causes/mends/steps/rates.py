@@ -37,6 +37,15 @@ _SEARCH = (
 )
 
 
+def restored(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say how to let the script put weights back by itself, where its text shows that it does."""
+    lines = () if facts.compared is None else facts.compared.restores_at
+    where = (
+        f"The script puts kept weights back by itself, at {words.few(lines)}: if that is to mend this, let it go on."
+    )
+    return (Suggestion(where, "nandiag run --on-anomaly continue"),) if lines else ()
+
+
 def where_it_rises(course: Course, rate: str, *, lines: bool) -> str:
     """Say which ``rate`` to try first where a schedule raised it, and nothing of the run is known to have gone well.
 
