@@ -340,7 +340,8 @@ class Compared:
     others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
     called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
     the learning rate, where it is not what the optimizer was made with and the script's text has few of them.
-    ``exchanged`` are the lines in which the script exchanged weights, or what is as large, between updates.
+    ``exchanged`` are the lines in which the script exchanged weights, or what is as large, between updates;
+    ``restores_at`` (``file:line``) is where it puts back weights that it kept.
     """
 
     step: int
@@ -352,6 +353,7 @@ class Compared:
     arguments: tuple[Argument, ...] = ()
     rate_set_at: tuple[str, ...] = ()
     exchanged: tuple[str, ...] = ()
+    restores_at: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes import overflow
+from nandiag.analysis.causes.course import courses
 from nandiag.analysis.causes.facts import HALF, LARGEST, LIKELY, POSSIBLE, PROVEN, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends.scales import losses as loss_scales
 from nandiag.analysis.causes.mends.script import fitting, parsing
@@ -112,7 +113,38 @@ def _in_hook(facts: Facts, hook: str) -> Cause | None:
         wide = Suggestion(f"Leave {hook} out. {_NEEDS_NCCL}", f"# {line}" if _BF16_HOOK in mended else None)
     low = Suggestion(f"Or bring the gradients to scale before {hook}, and back after it.")
     text = f"{hook} exchanges gradients in {dtype_of(facts.origin.outputs[0])}"
+    grew = _grown_by_itself(facts)
+    if grew is not None:
+        kept = Suggestion(_FED_BACK.format(hook))
+        hides = Suggestion(f"A wider dtype only puts it off. {wide.text}", wide.code)
+        return Cause("collective_overflow", (text, grew), (kept, hides), op.strength, story=True)
     return Cause("collective_overflow", (text,), (wide, low), op.strength, story=True)
+
+
+_FED_BACK = (
+    "Where {} keeps something from step to step and adds it to the next gradients (an error that is fed back), look "
+    "at that first: it may be no more than what was left out."
+)
+# So many times in so many steps at least, in each of them by the first, while the loss does no more than that.
+_EACH, _GREW, _STEPS, _AS_IT_WAS = 1.5, 10.0, 4, 3.0
+
+
+def _grown_by_itself(facts: Facts) -> str | None:
+    """Say that the gradients which the hook gave back grew in each step, where the loss did not: it feeds itself."""
+    course = next(iter(courses(facts.history, facts.origin.step)), None)
+    rows = [] if course is None else [row for row in course.rows if row.norm and row.loss is not None]
+    at = len(rows) - 1
+    while at > 0 and (rows[at].norm or 0.0) >= _EACH * (rows[at - 1].norm or 0.0):
+        at -= 1
+    if len(rows) - at < _STEPS:
+        return None
+    first, last = rows[at], rows[-1]
+    grew, loss = (last.norm or 0.0) / (first.norm or 1.0), abs(last.loss or 0.0)
+    if grew < _GREW or loss > _AS_IT_WAS * abs(first.loss or 0.0):
+        return None
+    norms = f"{words.number(first.norm)} to {words.number(last.norm)}"
+    losses = f"{words.number(first.loss)} to {words.number(last.loss)}"
+    return f"from step {first.step} to step {last.step} the gradient norm went from {norms}, the loss from {losses}"
 
 
 def _on_cpu(facts: Facts) -> bool:

@@ -22,6 +22,7 @@ _ROSE = 2.0
 _ABOUT, _HELD, _FEW = 0.9, 20, 20
 # A warm-up rises by less from update to update, but for its first ones, which are short.
 _LEAPT, _LEAPT_FROM_NONE = 10.0, 1.0
+_SWEPT, _EVEN, _UNEVEN = 1e4, 1.2, 2
 _LARGEST = 1e39
 _NO_SQUARE = "beyond 1.8e19 (float32 does not hold its square)"
 # So many times its first values a loss comes to that rose, a step at a time, all along: it was not calm.
@@ -154,6 +155,19 @@ class Course:
         """Whether the learning rate rose before, or while, gradient norm and loss grew."""
         low, high = self.rate_before, self.rate_at_end
         return low is not None and high is not None and low >= 0 and high >= _ROSE * low and high > 0
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether each step multiplied the learning rate alike, up over orders of magnitude, as a search for one does.
+
+        A warm-up rises by ever smaller factors, and a schedule by far less in so few steps.
+        """
+        rates = [row.lr for row in self.rows if row.lr]
+        lr = rates[rates.index(min(rates)) :] if rates else []
+        times = [math.log(new / old) if old > 0 < new else 0.0 for old, new in pairwise(lr)]
+        usual = median(times or [0.0])
+        uneven = sum(not usual / _EVEN <= one <= usual * _EVEN for one in times)
+        return len(times) >= _FEW and sum(times) >= math.log(_SWEPT) and uneven <= _UNEVEN and min(times) > 0.0
 
     @property
     def leap(self) -> tuple[float, float] | None:

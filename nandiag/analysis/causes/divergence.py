@@ -7,6 +7,7 @@ the first step on; gradients that grew behind calm steps; weights that were too 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from nandiag.analysis.causes import apart, line_search, put_together
 from nandiag.analysis.causes.course import Course, Row, courses, shown
@@ -119,6 +120,8 @@ def explain(facts: Facts) -> Cause | None:
     """Name what made the run diverge, where its gradient norm or its loss had grown far before the origin."""
     course = courses(facts.history, *until(facts))
     found = apart.by_rates(facts, _by_course(facts), course)
+    if found is not None and (goes_on := rates.restored(facts)):
+        found = replace(found, suggestions=(*found.suggestions[:1], *goes_on, *found.suggestions[1:]))
     return put_together.beside(facts, found, rose=bool(course) and course[0].rate_rose)
 
 
@@ -328,7 +331,7 @@ def _slower(facts: Facts, course: Course, strength: int) -> tuple[Suggestion, ..
         first = _lower(facts, course, high, strength)
     scale = Suggestion("Check what scales the loss: a sum in the place of a mean multiplies the learning rate.")
     raw = (starts.NORMALISE,) if course.from_the_start and _is_huge(course.rows[0]) else ()
-    return first, *raw, scale, *_second_line(facts, course)
+    return first, *raw, scale, *rates.swept(course), *_second_line(facts, course)
 
 
 def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggestion:
@@ -338,13 +341,12 @@ def _lower(facts: Facts, course: Course, high: float, strength: int) -> Suggesti
     """
     name = _kind(facts, course) or "the optimizer"
     rate, what = rates.first_try(facts, name, course, high)
-    scheduled = course.rate_rose and _is_scheduled(facts)
     lower = f"Lower the learning rate; {what} is a first try. Then warm up to more."
-    if scheduled:
-        lower = f"Lower the learning rate where it begins, and its peak; {rate} is a first try."
+    if course.rate_rose:
+        lower = rates.where_it_rises(course, rate, lines=_is_scheduled(facts))
     if strength < LIKELY:
         lower = f"Where nothing else is meant to make it grow: l{lower[1:]}"
-    if scheduled:
+    if course.rate_rose:
         return _with_lines(facts, lower)
     own = f"{course.own.name} = " if course.own is not None and course.own.name and course.of > 1 else ""
     return Suggestion(lower, f"{own}{name}(..., lr={rate})" if name != "the optimizer" else None)

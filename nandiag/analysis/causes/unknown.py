@@ -64,6 +64,10 @@ _OUTSIDE = "It was bad before it was first used here: look at the code that made
 _UNSAID = "Look at what {} writes beside what it returns, in this step or before, and else at the code that made this."
 _LEFT = "Look at this line, and at what goes into it: one of the two made it, and nothing of that was run again."
 _IN_PLACE = "Look at this line: it writes the values in place, and what it writes is not finite."
+_PASSED_ON = (
+    "Look at this line, and at what it writes into: it writes the values in place, and what was there before was not "
+    "kept. That may have been bad already."
+)
 _LAST = "Look at this line: it was the last seen to write into these values; what it wrote then is gone, and not known."
 _HANDED = "Look at what the other ranks hand to this one: here it was used first, and it came bad."
 _PUT = "look at what put it there, such as a mask or another constant that the script writes."
@@ -164,11 +168,22 @@ def _place(facts: Facts) -> str | None:
     if facts.source == "module":
         return _MODULE
     if "written_in_place" in facts.extra:
-        return _LAST if look is not None and look.method == "tape" else _IN_PLACE
+        return _LAST if look is not None and look.method == "tape" else _in_place(facts)
     came = words.bad_kind(facts.origin.inputs) if facts.source == "op" and facts.outputs_nan else None
     if came is not None and "NaN" not in came:
         return f"{came} went into {facts.op or 'this op'}, and NaN came out: {_PUT}"
     return _outside(facts) if facts.source == "outside" else _number(facts) or _by_basis(facts)
+
+
+def _in_place(facts: Facts) -> str:
+    """A write that reads what was there, as ``add_`` does, makes nothing bad finite."""
+    return _PASSED_ON if facts.source == "input" and facts.extra["written_in_place"] in _READING else _IN_PLACE
+
+
+_READING = frozenset({
+    "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_", "__iadd__", "__isub__", "__imul__", "__itruediv__",
+    "clamp_", "clip_", "exp_", "log_", "sqrt_", "pow_",
+})  # fmt: skip
 
 
 def _by_basis(facts: Facts) -> str | None:

@@ -18,6 +18,7 @@ from nandiag.analysis.timeline import Seen, Timeline, shown_again
 from nandiag.analysis.verdict.evidence import evidence
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
 from nandiag.analysis.verdict.imported import in_names_of_file
+from nandiag.analysis.verdict.libraries import in_own_lines
 from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import summary
@@ -65,7 +66,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
         origin=origin,
         evidence=(*why, *evidence(claim, origin, timeline, story.slug if story is not None else None)),
         reasons=len(why),
-        suggestions=in_names_of_file(facts, advice),
+        suggestions=in_own_lines(facts, in_names_of_file(facts, advice)),
         spread=spread_of(claim, timeline),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sys
 from collections.abc import Collection, Iterator
 from functools import lru_cache
@@ -16,6 +17,7 @@ from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
 _GROUPS = "param_groups"
+_OPTIMIZER = re.compile(r"_*opt(?![a-z])|.*optim", re.IGNORECASE)
 _PLACED = (ast.stmt, ast.expr, ast.keyword)
 _MOST_FILES, _MOST_BYTES, _MOST = 64, 400_000, 3
 # Only what the script computes itself can be no number; any schedule can rise too far.
@@ -28,7 +30,7 @@ def set_at(name: str = "lr", by: frozenset[str] = _BY_FUNCTION) -> list[str]:
 
     A learning rate is also set by who makes a scheduler of the classes ``by``. Nothing is run for that.
     """
-    found = list(dict.fromkeys(line for file in _files() for line in _in_file(file, name, by)))
+    found = list(dict.fromkeys(line for file in own_files() for line in _in_file(file, name, by)))
     return found if len(found) <= _MOST else []
 
 
@@ -39,7 +41,8 @@ def rises_at(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     return tuple(set_at(by=_SCHEDULERS)) if moved else ()
 
 
-def _files() -> list[str]:
+def own_files() -> list[str]:
+    """Return the files of the script's own modules, but for large ones."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     own = dict.fromkeys(file for file in files if file and file.endswith(".py") and kind_of(file) == USER)
     there = (file for file in own if os.path.isfile(file) and os.path.getsize(file) <= _MOST_BYTES)
@@ -94,5 +97,17 @@ def _sets(node: ast.AST, setting: str, by: Collection[str], groups: Collection[s
         return isinstance(node, ast.keyword) and node.arg == setting
     if not isinstance(node, ast.Call):
         return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name in by
+    name = _last_name(node.func)
+    return name in by or (by is _SCHEDULERS and "schedul" in name.lower() and _takes_optimizer(node))
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _takes_optimizer(call: ast.Call) -> bool:
+    """Whether a call of another library's scheduler is given an optimizer, by what the script calls that."""
+    given = (*call.args, *(one.value for one in call.keywords))
+    return any(one.arg == "optimizer" for one in call.keywords) or any(
+        _OPTIMIZER.match(_last_name(one)) is not None for one in given
+    )

@@ -21,6 +21,7 @@ from nandiag.runtime.evidence.data.overwrote import by_itself, within_step
 from nandiag.runtime.evidence.data.poured import laid_over, made_by, poured
 from nandiag.runtime.evidence.data.samples.refetch import Fetched, came_as, fetch_again
 from nandiag.runtime.evidence.data.samples.rows import samples_of, short_batch
+from nandiag.runtime.evidence.data.samples.shown import as_given, in_dataset
 from nandiag.runtime.evidence.data.taken import taken_in
 from nandiag.runtime.evidence.exchange.arrived import arrived
 from nandiag.runtime.evidence.explain import (
@@ -38,10 +39,9 @@ from nandiag.runtime.evidence.explain import (
     vanished_at,
 )
 from nandiag.runtime.evidence.graph.weights import few_weights, of_weights, summed
-from nandiag.runtime.evidence.heard import in_numpy
 from nandiag.runtime.evidence.labels import Label, at_module, in_module, label, labels_of, storage, whole_fact
 from nandiag.runtime.evidence.op import Op, Outside, Spot
-from nandiag.runtime.evidence.walk import Finding, ancestors, beside, is_brought, origin, picked, raised
+from nandiag.runtime.evidence.walk import Finding, ancestors, beside, origin, picked, raised
 from nandiag.runtime.kernels.determinants import of_matrix
 from nandiag.runtime.kernels.diagonals import below_zero
 from nandiag.runtime.look.finite import fact, is_bad
@@ -269,7 +269,7 @@ class Evidence:
         tensor = came.tensor
         written = self._written_by(tensor)
         if written is not None:
-            return self._written(case, op, written, tensor)
+            return self._passed_on(case, op, came, named) or self._written(case, op, written, tensor)
         source = "received" if storage(tensor) in self.received else self._source(named, tensor)
         site = site_of(op.spot, str(op.func))
         whole = named.tensor if named is not None else tensor
@@ -280,18 +280,13 @@ class Evidence:
         own = name_of(tensor, op.spot.frames) if named is None else None
         facts |= {"script_name": own} if own is not None else {}
         facts |= {"unsaid": sorted(self.tracer.unsaid)} if source == "outside" and self.tracer.unsaid else {}
-        fetched = self._fetched(whole) if source == "input" else None
+        fetched = self._fetched(tensor, whole) if source == "input" else None
         facts |= {"complete": False} if source == "input" and fetched is None and self.narrow else {}
         if fetched is not None:
             facts |= fetched.facts
-            if fetched.streamed is not None:
-                known = fetched.streamed
-                return replace(known, step=case.step, micro_step=op.spot.micro_step, facts={**facts, **known.facts})
-            if fetched.numpy is not None or fetched.made is not None:
-                bad = whole_fact(whole, came.fact, named)
-                return in_numpy(fetched, Looked("found", "replay", case.step, op.spot.micro_step, facts=facts), bad)
-            if fetched.op is not None:
-                return self._in_dataset(case, fetched.op, facts)
+            shown = in_dataset(fetched, case.step, op, whole_fact(whole, came.fact, named), facts)
+            if shown is not None:
+                return shown
         return Looked(
             outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step,
             phase=self._phase(case, source, op, tensor), source=source, site=site,
@@ -345,25 +340,29 @@ class Evidence:
         return "received" if self.tracer.communicated and storage(tensor) not in self.tracer.brought else "outside"
 
     def _batch(self, tensor: Tensor) -> tuple[Batch, str] | None:
-        key = storage(tensor)
+        key = storage(self.result.originals.get(storage(tensor), tensor))
         batch = self.batches.of(key) if self.batches is not None and key is not None else None
         return None if batch is None or key is None else (batch, batch.name(key) or "batch")
 
     def _of_batch(self, tensor: Tensor) -> Label | None:
         """A target goes past the model: what no root module was given may still be part of a DataLoader's batch."""
         found = self._batch(tensor)
-        return None if found is None else Label("input", found[1], None, None, tensor)
+        given = as_given(tensor, self.entries, self.result)
+        return None if found is None else Label("input", found[1], None, None, given)
 
-    def _fetched(self, tensor: Tensor) -> Fetched | None:
+    def _fetched(self, tensor: Tensor, bad: Tensor, *, written: bool = False) -> Fetched | None:
         found = self._batch(tensor)
-        return None if found is None else fetch_again(found[0], tensor, self.tracer.overwritten)
+        return None if found is None else fetch_again(found[0], bad, self.tracer.overwritten, written=written)
 
-    def _in_dataset(self, case: Case, op: Op, facts: dict[str, object]) -> Looked:
-        """The dataset's own code made the sample bad when it was asked for it again."""
-        return Looked(
-            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data", source="op",
-            site=site_of(op.spot, str(op.func)), inputs=inputs_of(op), outputs=outputs_of(op),
-            facts={**facts, **scalars_of(op), **in_float64(op), **({"brought": True} if is_brought(op) else {})},
+    def _passed_on(self, case: Case, op: Op, came: Outside, named: Label | None) -> Looked | None:
+        """What was written in place into a batch may only have passed on what the batch came with."""
+        fetched = self._fetched(came.tensor, came.tensor, written=True)
+        if fetched is None or not fetched.came_bad:
+            return None
+        facts, bad = {"first_used_by": str(op.func), **fetched.facts}, whole_fact(came.tensor, came.fact, named)
+        return in_dataset(fetched, case.step, op, bad, facts) or Looked(
+            outcome="found", method="replay", step=case.step, micro_step=op.spot.micro_step, phase="data",
+            source="input", site=site_of(op.spot, str(op.func)), inputs=(bad,), facts=facts,
         )  # fmt: skip
 
     def left_gradient(self, case: Case) -> Looked | None:

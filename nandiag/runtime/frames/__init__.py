@@ -102,11 +102,12 @@ def is_ours(filename: str) -> bool:
 def stack(start: FrameType | None, most: int = 12) -> tuple[tuple[Frame, ...], bool]:
     """Return the user's and libraries' frames from ``start`` outwards, innermost first.
 
-    The second value tells that the walk ended at the autograd engine, so that the frames are those of Python code run
-    inside a backward (a custom Function, a hook, a recompute).
+    Behind so many of libraries comes the first of the user's, which called them. The second value tells that the walk
+    ended at the autograd engine: the frames are those of Python code run inside a backward (a custom Function, a hook,
+    a recompute).
     """
-    found, in_engine = places(start, most)
-    return tuple(map(Frame._make, found)), in_engine
+    found, in_engine = _walked(_outwards(start), most, own=True)
+    return tuple(map(Frame._make, found)), _in_task() if in_engine is None else in_engine
 
 
 def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
@@ -115,7 +116,11 @@ def places(start: FrameType | None, most: int) -> tuple[list[Place], bool]:
     On a device the engine has threads of its own, on whose stacks there is nothing but what it calls.
     """
     found, in_engine = _walked(_outwards(start), most)
-    return found, torch._C._current_graph_task_id() != -1 if in_engine is None else in_engine
+    return found, _in_task() if in_engine is None else in_engine
+
+
+def _in_task() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def trail(start: FrameType | None) -> Trail:
@@ -137,13 +142,20 @@ def _outwards(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
         frame = frame.f_back
 
 
-def places_on(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place], bool]:
-    """Return the places on a walk outwards that are the user's or a library's, and whether it ended at the engine."""
-    found, in_engine = _walked(walk, most)
+def places_on(
+    walk: Iterable[tuple[CodeType, int]], most: int, *, own: bool = False
+) -> tuple[list[Place], bool]:  # fmt: skip
+    """Return the places on a walk outwards that are the user's or a library's, and whether it ended at the engine.
+
+    ``own``: behind so many of libraries comes the first of the user's, which called them.
+    """
+    found, in_engine = _walked(walk, most, own=own)
     return found, bool(in_engine)
 
 
-def _walked(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place], bool | None]:
+def _walked(
+    walk: Iterable[tuple[CodeType, int]], most: int, *, own: bool = False
+) -> tuple[list[Place], bool | None]:  # fmt: skip
     """Do what :func:`places_on` does; None where the walk came to the end of the stack and met no engine."""
     found: list[Place] = []
     direct = True
@@ -151,9 +163,10 @@ def _walked(walk: Iterable[tuple[CodeType, int]], most: int) -> tuple[list[Place
         kind = kind_of(code.co_filename)
         if id(code) in BOUNDARIES:
             return found, False
-        if kind is USER or kind is LIBRARY:
+        if kind is USER or (kind is LIBRARY and len(found) < most):
             found.append((code, instruction, direct))
-            if len(found) == most:
+            own = own and kind is not USER
+            if len(found) >= most and not own:
                 return found, False
             direct = True
         elif kind is TORCH and code.co_name == _ENGINE:

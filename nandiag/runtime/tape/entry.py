@@ -59,7 +59,7 @@ class Entry:
     @property
     def places(self) -> Sequence[Place]:
         """Where it was called, the user's and libraries' places only, innermost first, in a Frame's order."""
-        return places_on(self.trail, _FRAMES)[0]
+        return places_on(self.trail, _FRAMES, own=True)[0]
 
     @property
     def frames(self) -> tuple[Frame, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis import analyse
-from nandiag.analysis.causes import explain
+from nandiag.analysis.causes import explain, unknown
 from nandiag.analysis.causes.facts import LIKELY
 from nandiag.analysis.causes.mends import unwritten
 from nandiag.events import Around, Meaning, Site
@@ -206,3 +206,10 @@ def test_of_a_row_of_an_attribute_the_line_that_read_the_whole_is_told(at, by_ha
     around = Around(names=names, written=(Written("row", (16,)), Written("self.rows", (12,))))
     story, *_ = explain(replace(facts, look=replace(facts.look, site=Site(around=around))))
     assert "read or computed, in line 12, and" in story.suggestions[0].text
+
+
+@pytest.mark.parametrize(("by", "may_pass_on"), [("add_", True), ("copy_", False)])
+def test_a_write_that_reads_what_was_there_may_have_passed_it_on(at, by_hand, by, may_pass_on):
+    facts = at(None, (by_hand.fact("x", nan=4),), (), phase="data", source="input", extra={"written_in_place": by})
+    told = " ".join(one.text for one in unknown.explain(facts).suggestions)
+    assert ("may have been bad already" in told) is may_pass_on, told

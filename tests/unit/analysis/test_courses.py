@@ -213,3 +213,44 @@ def test_where_a_rate_was_lower_still_long_before_the_steps_are_told_in_which_it
     (told,) = (text for text in explain(facts)[0].evidence if "rate rose" in text)
     assert "rose from 0.0001 to" not in told
     assert re.search(r" in the last \d+ steps", told), told
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (None, "Lower where what raises the learning rate ends (a schedule's peak, or end value): "),
+        ("s = CyclicalScheduler(opt, 'lr', 1e-4, 1.0)", "Lower the peak of the learning rate; "),
+    ],
+)
+def test_where_the_rate_rose_no_line_that_makes_an_optimizer_is_the_mend(line, said):
+    """What raises it writes over the rate that the optimizer was made with."""
+    past = history([1.0, 1.1, 900.0, 9e5, math.nan], [1e-4, 0.01, 0.02, 0.03, 0.04])
+    facts = at_end(past)
+    if line is not None:
+        facts = replace(facts, compared=Compared(4, rate_set_at=(f"train.py:13: {line}",)))
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "lr_divergence")
+    assert cause.suggestions[0].text.startswith(said), cause.suggestions[0]
+    assert ("train.py:13" in cause.suggestions[0].text) is (line is not None)
+    assert cause.suggestions[0].code is None
+
+
+EXPONENTIAL = [1e-5 * 1.3**n for n in range(40)]
+LINEAR = [1e-5 + 0.3 * n for n in range(40)]
+SLOW = [1e-2 * 1.1**n for n in range(40)]
+
+
+@pytest.mark.parametrize(("lrs", "search"), [(EXPONENTIAL, True), (LINEAR, False), (SLOW, False)])
+def test_a_search_for_the_highest_rate_is_told_how_to_run_to_its_end(lrs, search):
+    norms = [1.0] * 34 + [30.0 * 10**n for n in range(5)] + [math.nan]
+    cause = next(one for one in explain(at_end(history(norms, lrs))) if one is not None and one.slug == "lr_divergence")
+    codes = [one.code for one in cause.suggestions]
+    assert ("nandiag run --on-anomaly continue" in codes) is search, cause
+    assert codes[0] is None
+
+
+def test_a_script_that_puts_weights_back_by_itself_is_told_how_to_be_let_go_on():
+    past = at_end(history([1.0, 1.1, 900.0, 9e5, math.nan], [1e-4, 0.01, 0.02, 0.03, 0.04]))
+    facts = replace(past, compared=Compared(4, restores_at=("train.py:17",)))
+    cause = next(one for one in explain(facts) if one is not None and one.slug == "lr_divergence")
+    assert cause.suggestions[1].code == "nandiag run --on-anomaly continue"
+    assert "train.py:17" in cause.suggestions[1].text

@@ -124,6 +124,23 @@ def test_a_hook_that_leaves_half_precision_is_named_with_a_mend_of_its_own_line(
     assert verdict.summary == "+Inf born on rank 0 at step 5 in the communication hook compress"
 
 
+@pytest.mark.parametrize(
+    ("norms", "losses", "fed"),
+    [
+        ([4.0, 12.0, 36.0, 107.0, 320.0], [0.7, 0.7, 1.0, 1.1, 1.5], True),
+        ([4.0, 12.0, 36.0, 107.0, 320.0], [0.7, 7.0, 60.0, 600.0, 5000.0], False),
+        ([4.0, 4.1, 3.9, 4.0, 320.0], [0.7, 0.7, 1.0, 1.1, 1.5], False),
+    ],
+    ids=["fed", "diverged", "leapt"],
+)
+def test_gradients_that_a_hook_makes_grow_while_the_loss_does_not_are_fed_back_by_it(by_hand, norms, losses, fed):
+    past = History(step=(*range(5),), loss=(*losses,), grad_norm=(*norms,), lr=(0.01,) * 5, scale=())
+    look = in_hook("float16", "wire = buffer.half()")
+    verdict = analyse(by_hand.run(by_hand.rank(0, by_hand.gradient(5), look, past), by_hand.rank(1))).verdict
+    assert ("fed back" in " ".join(one.text for one in verdict.suggestions)) is fed
+    assert any("norm went from 4 to 320, the loss from 0.7 to 1.5" in one for one in verdict.evidence) is fed
+
+
 @pytest.mark.parametrize(("device", "code"), [("cpu", None), ("cuda:0", "default_hooks.bf16_compress_hook")])
 def test_without_a_gpu_ddp_takes_no_hook_in_bfloat16(by_hand, device, code):
     look = exchanged(180_161.0, collective="fp16_compress_hook", by="comm_hook")

@@ -16,9 +16,10 @@ from torch import Tensor
 from nandiag.events import Compared, Setting
 from nandiag.runtime.early.compared.arguments import Arguments
 from nandiag.runtime.early.compared.exchanged import exchanged_between
+from nandiag.runtime.early.compared.restores import restores_at
 from nandiag.runtime.early.compared.settings import Settings
 from nandiag.runtime.early.data.inputs import Inputs
-from nandiag.runtime.early.schedule import rises_at, set_at
+from nandiag.runtime.early.schedule import own_files, rises_at, set_at
 from nandiag.runtime.tape.packed.words import version_of
 
 # Initialisers, a load, and a broadcast write into a weight; each update does so once more.
@@ -42,7 +43,7 @@ class Comparison:
         fresh = _fresh(optimizer, trained, step, updates)
         names = tuple(self._name(one, optimizer) for one in fresh[:_NAMED])
         settings = tuple(_with_lines(one) for one in self.settings.of(optimizer) if _is_notable(one))
-        lines = rises_at(optimizer), exchanged_between(trained)
+        lines = rises_at(optimizer), exchanged_between(trained), restores_at(own_files())
         return Compared(step, batches, settings, names, len(fresh), len(trained), arguments, *lines)
 
 

@@ -63,6 +63,16 @@ def test_a_walk_is_bounded():
     assert len(deep(30)) == 5
 
 
+def test_behind_many_frames_of_a_library_comes_the_users_line_that_called_it():
+    """A library of its own layers of calls, as Pyro's, has more of them than a walk keeps."""
+    text = "def deep(left):\n    return stack(sys._getframe(0), 5)[0] if not left else deep(left - 1)"
+    space = {"stack": stack, "sys": sys}
+    exec(compile(text, "/venv/site-packages/lib/inner.py", "exec"), space)  # noqa: S102
+    found = space["deep"](20)
+    assert [frame.kind for frame in found] == [*[LIBRARY] * 5, USER], found
+    assert best(found).code.co_name == "test_behind_many_frames_of_a_library_comes_the_users_line_that_called_it"
+
+
 def test_a_walk_ends_at_a_boundary(monkeypatch):
     monkeypatch.setattr(frames, "BOUNDARIES", {*BOUNDARIES, id(test_a_walk_ends_at_a_boundary.__code__)})
     assert [frame.code.co_name for frame in here()[0]] == ["here"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from nandiag.analysis.causes.course import Course
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.script import parsing
+from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
 
@@ -23,6 +24,40 @@ def peak(course: Course, low: float) -> tuple[str, float]:
         return text, low / 10
     passed = f"Up to {number} nothing grew, but the rate only passed there on its way up: it may be too high to keep."
     return f"Lower the peak learning rate: {tenth}. {passed}", low / 10
+
+
+def swept(course: Course) -> tuple[Suggestion, ...]:
+    """Say how to let a search for the highest rate run to its end, where the rate rose as in one."""
+    return (Suggestion(_SEARCH, "nandiag run --on-anomaly continue"),) if course.is_swept else ()
+
+
+_SEARCH = (
+    "If this is a search for the highest rate (a learning rate finder), which puts the weights back behind it, it is "
+    "meant to come here: let it run to its end."
+)
+
+
+def restored(facts: Facts) -> tuple[Suggestion, ...]:
+    """Say how to let the script put weights back by itself, where its text shows that it does."""
+    lines = () if facts.compared is None else facts.compared.restores_at
+    where = (
+        f"The script puts kept weights back by itself, at {words.few(lines)}: if that is to mend this, let it go on."
+    )
+    return (Suggestion(where, "nandiag run --on-anomaly continue"),) if lines else ()
+
+
+def where_it_rises(course: Course, rate: str, *, lines: bool) -> str:
+    """Say which ``rate`` to try first where a schedule raised it, and nothing of the run is known to have gone well.
+
+    Without ``lines`` of the script's that set it, a library's schedule does.
+    """
+    if not lines:
+        return (
+            f"Lower where what raises the learning rate ends (a schedule's peak, or end value): {rate} is a first try."
+        )
+    begins_below = course.rate_before is not None and course.rate_before < float(rate)
+    where = "the peak of the learning rate" if begins_below else "the learning rate where it begins, and its peak"
+    return f"Lower {where}; {rate} is a first try."
 
 
 def set_at(lines: Sequence[str], what: str = "it") -> str:

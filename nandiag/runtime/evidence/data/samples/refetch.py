@@ -52,6 +52,11 @@ class Fetched:
     together: bool = False
 
     @property
+    def came_bad(self) -> bool:
+        """Whether the dataset is known to have given it bad."""
+        return self.op is not None or self.numpy is not None or self.held
+
+    @property
     def facts(self) -> dict[str, object]:
         """What is told of the sample, wherever it was made."""
         held = {**({"held": True} if self.held else {}), **({"together": True} if self.together else {})}
@@ -59,10 +64,11 @@ class Fetched:
         return {"dataset": self.dataset, "dataset_index": self.index, "bad_rows": self.rows, **few, **held}
 
 
-def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> Fetched:
+def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None, *, written: bool = False) -> Fetched:
     """Name the sample of ``bad``, a tensor of the batch, and fetch the batch again where the dataset is a map.
 
-    What the dataset writes over meanwhile is noted in ``overwritten``.
+    What the dataset writes over meanwhile is noted in ``overwritten``. ``written``: the script has written into the
+    batch since, so that only what comes bad again is known to have come so.
     """
     positions = _positions(bad)
     index = index_at(batch, positions[0] if positions else None)
@@ -78,6 +84,9 @@ def fetch_again(batch: Batch, bad: Tensor, overwritten: Overwritten | None) -> F
             op, again, rows = _trace(batch, hearing, overwritten)
     finally:
         states.put_back()
+    if written:
+        again, positions = bool(rows), sorted(rows)
+        inner, shown = beneath(batch.dataset, index := index_at(batch, next(iter(positions), None)))
     brought = op is None or is_brought(op)
     if not brought and positions and min(rows, default=positions[0]) < positions[0]:
         # The first op to break made a sample that is bad elsewhere, in its target.
