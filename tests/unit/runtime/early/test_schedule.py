@@ -92,18 +92,14 @@ def test_of_many_none_is_told(script):
 
 def test_only_the_scripts_own_files_are_read(monkeypatch):
     monkeypatch.setattr(schedule, "_MOST_FILES", 100_000)  # other tests have imported many
-<<<<<<< HEAD
-    assert __file__ in schedule._files()
-    assert not any("site-packages" in file for file in schedule._files())
+    assert __file__ in schedule.own_files()
+    assert not any("site-packages" in file for file in schedule.own_files())
 
 
 def test_a_number_that_is_written_down_under_its_name_is_told_beside_who_hands_it_on(script):
     script(one='C = {\n    "lr": 0.1,\n    "eps": 0.0,\n    "decay": x["eps"],\n}\nopt = Adam(w, eps=C["eps"])\n')
     assert schedule.set_at("eps") == ['one.py:3: "eps": 0.0,', 'one.py:6: opt = Adam(w, eps=C["eps"])']
     assert schedule.set_at() == []
-=======
-    assert __file__ in schedule.own_files()
-    assert not any("site-packages" in file for file in schedule.own_files())
 
 
 ROLLBACK = """
@@ -129,4 +125,3 @@ def test_weights_that_are_put_back_where_what_is_bad_is_asked_for(tmp_path, test
     path = tmp_path / "train.py"
     path.write_text(ROLLBACK.format(test=test, other="step"))
     assert restores_at([str(path)]) == tuple(f"train.py:{line}" for line in lines)
->>>>>>> RE
