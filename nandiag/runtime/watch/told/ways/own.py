@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import TypeAlias
 
 from nandiag.runtime.evidence.around.place import end_of
 from nandiag.runtime.frames import USER, Frame, kind_of, span
 from nandiag.runtime.frames.text import nodes_of, tree_of
 from nandiag.runtime.watch.told.ways.followed import Followed
-from nandiag.runtime.watch.told.ways.names import Names
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Text, adds, called, text_of
+from nandiag.runtime.watch.told.ways.names import ANY, SELF, Names
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Span, Text, adds, called, span_of, text_of
 
 _REPEATS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 _MAPS = frozenset({"map", "starmap"})
-_Span: TypeAlias = tuple[int, int, int, int]
 
 
 class Own:
@@ -27,11 +26,11 @@ class Own:
         self._at = None if function.asks is None else self._place(*function.asks)
         self._counts: set[str] | None = None
 
-    def _place(self, line: int, instruction: int) -> _Span:
+    def _place(self, line: int, instruction: int) -> Span:
         """Return where the answer is read; of a statement that asks its condition, for a jump has all of it."""
         at = span(Frame(self.function.code, instruction)) or (line, line, -1, -1)
-        tests = (node.test for node in self.text.at.get(line, ()) if hasattr(node, "test") and _span(node) == at)
-        return next(map(_span, tests), at)
+        tests = (node.test for node in self.text.at.get(line, ()) if hasattr(node, "test") and span_of(node) == at)
+        return next(map(span_of, tests), at)
 
     def asks(self, node: ast.AST) -> bool:
         """Whether the answer was read within ``node``."""
@@ -67,6 +66,20 @@ class Own:
             self._counts = found
         return bool(self.names.reads(test) & self._counts)
 
+    def is_counted_elsewhere(self, node: ast.AST) -> bool:
+        """Whether what ``node`` adds to is added to by other functions of the file as well."""
+        names = {name for name in self.names.targets(node) if name[0] == "."} if adds(node) else set[str]()
+        others = (one for one in self.text.adding if self.text.scope(one) is not self.text.scope(node))
+        return bool(names) and any(self.names.targets(one) & names for one in others)
+
+    def called_at(self, frame: Frame, line: int) -> ast.Call | None:
+        """Return the call that an instruction makes; by its ``line`` where columns are not known."""
+        at = span(frame)
+        if at is not None:
+            return self.text.calls.get(at)
+        calls = [one for node in self.text.at.get(line, ()) for one in ast.walk(node) if isinstance(one, ast.Call)]
+        return calls[0] if len(calls) == 1 else None
+
     def is_done_as_well(self, node: ast.AST, branch: ast.AST) -> bool | None:
         """Whether turns without such an answer do what ``node`` does too, which is run for a ``branch``; None: perhaps.
 
@@ -98,6 +111,72 @@ class Own:
                 yield outer
 
 
+class Bound:
+    """What a function's arguments stand for: ``found`` whether each is of the answer; ``packed`` what ``rest`` holds.
+
+    By the text of the call; the ``bad`` ones are known to be bad numbers.
+    """
+
+    def __init__(self, code: CodeType, bad: frozenset[str]) -> None:
+        first, names = code.co_argcount, code.co_varnames
+        more = first + code.co_kwonlyargcount
+        self.rest = names[more] if code.co_flags & inspect.CO_VARARGS else None
+        more += self.rest is not None
+        self._words = names[more] if code.co_flags & inspect.CO_VARKEYWORDS else None
+        self._names, self._bad, self.packed = names[:first], bad, list[bool | None]()
+        self.found: dict[str, bool | None] = dict.fromkeys(names[: more + (self._words is not None)], False)
+        self._is_by_fact()
+
+    def gives(
+        self, call: ast.Call, found_of: Callable[[ast.AST], bool | None],
+        packed_in: Callable[[ast.AST], list[bool | None] | None],
+    ) -> None:  # fmt: skip
+        """Take the arguments of a ``call``."""
+        given, all_known = list[bool | None](), True
+        for one in call.args:
+            packed = packed_in(one.value) if isinstance(one, ast.Starred) else [found_of(one)]
+            if packed is None and found_of(one):
+                all_known = False
+            given += packed or []
+        names = self._names[self._bound(call) :]
+        self.found |= dict(zip(names, given, strict=False))
+        self.packed = given[len(names) :]
+        all_known = all_known and (not self.packed or self.rest is not None)
+        if self.rest is not None:
+            self.found[self.rest] = _any(self.packed)
+        for word in call.keywords:
+            found = found_of(word.value)
+            name = word.arg if word.arg in self.found else self._words
+            if name is not None and found is not False:
+                self.found[name] = found
+            all_known = all_known and (word.arg is not None or not found)
+        self._is_by_fact()
+        if not all_known:
+            self.is_not_known(but=names[: len(given)])
+
+    def _bound(self, call: ast.Call) -> int:
+        """Return how many arguments stand before those of the call: the object of a method."""
+        first = call.args[0] if call.args else None
+        by_name = isinstance(call.func, ast.Name) and isinstance(first, ast.Name) and first.id in SELF
+        return int(bool(self._names) and self._names[0] in SELF and not by_name)
+
+    def _is_by_fact(self) -> None:
+        """Where as many are bad numbers as are made of the answer, it is these."""
+        if self._bad and len(self._bad) >= list(self.found.values()).count(True):
+            self.found = {name: False if found is True else found for name, found in self.found.items()}
+        self.found |= dict.fromkeys(self._bad, True)
+
+    def is_not_known(self, but: Sequence[str] = ()) -> None:
+        """Any may be of the answer, where one is that was given."""
+        if any(found is not False for found in self.found.values()) or but:
+            names = (name for name, found in self.found.items() if found is False and name not in but)
+            self.found |= dict.fromkeys(names, None)
+
+
+def _any(found: Sequence[bool | None]) -> bool | None:
+    return True if True in found else None if None in found else False
+
+
 _ALIKE = {ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Call}
 
 
@@ -121,12 +200,6 @@ def _doing(node: ast.AST) -> str:
     return f"{' '.join(map(ast.unparse, targets))} = {value}"
 
 
-def _span(node: ast.AST) -> _Span:
-    """Return the first line of a node, its last one, and its columns; below 0 where they are not known."""
-    line, column = end_of(node)  # type: ignore[arg-type]
-    return node.lineno, line, node.col_offset, column  # type: ignore[attr-defined]
-
-
 def set_in(code: CodeType, *, surely: bool) -> set[str]:
     """Return what a function gives a value that outlives it, ``surely`` or under a condition of its own alone."""
     text = text_of(code.co_filename) if kind_of(code.co_filename) == USER else None
@@ -140,5 +213,6 @@ def set_in(code: CodeType, *, surely: bool) -> set[str]:
         for node in ast.walk(function):
             if surely or any(isinstance(outer, BRANCHES) for outer, _ in text.around(node)):
                 found |= names.targets(node) if isinstance(node, GIVEN) else set()
-                found |= {names.receiver(node) or ""} if isinstance(node, ast.Call) else set()
+                if isinstance(node, ast.Call):
+                    found |= {names.receiver(node) or "", *names.set_by_name(node, {})} - {ANY}
     return {name for name in found if name and not names.is_own(name)}
