@@ -15,8 +15,18 @@ from typing import NamedTuple
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.watch.told.ways.followed import RETURN, Call, Followed
 from nandiag.runtime.watch.told.ways.names import ANY, GROWN, HELD
-from nandiag.runtime.watch.told.ways.own import Bound, Own, set_in
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, parts_read, text_of
+from nandiag.runtime.watch.told.ways.own import Bound, Own, Packed, set_in
+from nandiag.runtime.watch.told.ways.text import (
+    BRANCHES,
+    GIVEN,
+    LOOPS,
+    called,
+    is_exit,
+    is_flag,
+    jumps,
+    parts_read,
+    text_of,
+)
 from nandiag.runtime.watch.told.ways.values import truth_of
 
 # Where all of it has to hold for turns to go on, and where any of it leads out of them.
@@ -46,13 +56,11 @@ class Descent:
         self._jumped = defaultdict[Followed, dict[ast.AST, ast.AST]](dict)  # and what is not run by it
         self._last = dict[Followed, Step]()
         self._known = dict[tuple[Followed, int], tuple[int, Step]]()
-        self._of = dict[Followed, Own | None]()
-        self._version = 0
+        self._of, self._version = dict[Followed, Own | None](), 0
         # Of functions that were called since: whether they are run for the answer alone, by whom, what names stand for.
         self._done = dict[Followed, bool | None]()
         self._callers, self._inner = dict[Followed, Followed](), set[CodeType]()
-        self._words, self._packed = dict[str, str](), dict[str, list[bool | None]]()
-        self._set_by = dict[str, Followed]()
+        self._words, self._packed, self._set_by = dict[str, str](), dict[str, Packed](), dict[str, Followed]()
         self._again, self._anew = False, set[str]()  # once another answer is read, and what is made of that
 
     def steps(self, path: Iterable[tuple[Followed, int | Call]]) -> list[Step]:
@@ -63,8 +71,8 @@ class Descent:
             if isinstance(line, Call):
                 self._enters(one, line)
                 continue
-            step = self._step(one, line)
             self._again = self._again or (bool(found) and one is found[0].function and line == found[0].line)
+            step = self._step(one, line)
             if not one.called:
                 at[one] = len(found)
                 found.append(step)
@@ -93,8 +101,7 @@ class Descent:
         return step
 
     def _runs(self, one: Followed, line: int) -> Step:
-        step = Step(one, line)
-        new, function = one not in self._of, self._own(one)
+        step, new, function = Step(one, line), one not in self._of, self._own(one)
         if new and function is not None and one.asks is not None:
             self._within(function, line)
         if function is None or line == RETURN or (one.called and one.code.co_name == "<lambda>"):
@@ -258,7 +265,7 @@ class Descent:
         """Keep what is packed into one value, and what is made of a newer answer."""
         names, value = own.names.targets(given), given.value  # type: ignore[attr-defined]
         if isinstance(value, ast.Tuple | ast.List):
-            packed = [self._descends(own, one) for one in value.elts]
+            packed: Packed = [self._descends(own, one) for one in value.elts]
             self._packed |= dict.fromkeys(names, packed)
         if self._again and own.asks(value):
             self._anew |= names
@@ -269,8 +276,22 @@ class Descent:
         if branch is not None:
             as_well = own.is_done_as_well(node, branch)
             found = None if as_well is None else not as_well
-        given = own.function.called and found and isinstance(node, GIVEN)
-        return None if given and own.is_counted_elsewhere(node) else found
+        if not (own.function.called and found):
+            return found
+        perhaps = branch is not None and self._conditions.get((own.function, branch), True) is None
+        moves = isinstance(node, GIVEN) and not is_flag(node)
+        perhaps = perhaps or (moves and (own.is_counted_elsewhere(node) or self._is_shared(own)))
+        return None if perhaps else found
+
+    def _is_shared(self, own: Own) -> bool:
+        """Whether a function that is run for the answer is called elsewhere too, or one that has called it is."""
+        one, seen = own.function, set[Followed]()
+        while self._done.get(one) and one not in seen:
+            seen.add(one)
+            if own.text.sites[one.code.co_name] > 1:
+                return True
+            one = self._callers[one]
+        return False
 
     def _calls(self, own: Own, node: ast.AST, branch: ast.AST | None) -> None:
         """What is called for the answer may set anything of its own; what is given the answer only if it asks."""
@@ -310,16 +331,16 @@ class Descent:
             return
         node = own.called_at(call.at, call.line)
         done = self._is_done(own, node, call.line)
-        if self._done.get(one, False) is not done:
-            self._done[one] = done
-            self._changed()
         given = Bound(one.code, call.given.bad)
         if node is not None:
             given.gives(
                 node, lambda part: self._told(own, part), lambda part: self._packed.get(own.names.name(part) or "")
             )
-            if not call.direct:
-                given.is_not_known()
+        if not call.direct and given.is_not_known():
+            done = done or None
+        if self._done.get(one, False) is not done:
+            self._done[one] = done
+            self._changed()
         self._stands_for(inner, given, call)
         if one.cut and (done is not False or set(given.found.values()) != {False}):
             self._set(set_in(one.code, surely=done is True), None)
@@ -334,14 +355,15 @@ class Descent:
                 self._set({known}, found)
             self._words.pop(known, None)
         self._words |= {inner.names.variable(name): text for name, text in call.given.words.items()}
-        if given.rest is not None:
-            self._packed[inner.names.variable(given.rest)] = given.packed
+        for rest, packed in ((given.rest, given.packed), (given.words, given.packed_words)):
+            if rest is not None:
+                self._packed[inner.names.variable(rest)] = packed
 
     def _is_done(self, own: Own, node: ast.Call | None, line: int) -> bool | None:
         """Whether a call is made for the answer alone; None where it may be for a count as well."""
         at = node or next(iter(reversed(own.text.at.get(line, []))), None)
         branch, for_answer = (None, False) if at is None else self._branch(own, at)
-        if node is not None and self._is_half(own, node):
+        if node is not None and any(self._told(own, one) for one in own.asked_before(node)):
             return True
         if branch is None:
             return self._done.get(own.function, False)
@@ -349,16 +371,6 @@ class Descent:
             return False
         only = for_answer if node is None else self._only(own, node, branch)
         return None if only and for_answer is None else only
-
-    def _is_half(self, own: Own, node: ast.AST) -> bool:
-        """Whether it is run or not by what is asked before it in the same expression."""
-        for outer, part in own.text.around(node):
-            if isinstance(outer, ast.IfExp) and part is not outer.test and self._told(own, outer.test) is True:
-                return True
-            before = outer.values[: outer.values.index(part)] if isinstance(outer, ast.BoolOp) else []  # type: ignore[arg-type]
-            if any(self._told(own, one) is True for one in before):
-                return True
-        return False
 
     def _told(self, own: Own, node: ast.AST) -> bool | None:
         """Whether it descends from the answer that is followed, and not from a newer one."""

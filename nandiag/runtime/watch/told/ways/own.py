@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
+from typing import TypeAlias
 
 from nandiag.runtime.evidence.around.place import end_of
 from nandiag.runtime.frames import USER, Frame, kind_of, span
@@ -80,6 +81,14 @@ class Own:
         calls = [one for node in self.text.at.get(line, ()) for one in ast.walk(node) if isinstance(one, ast.Call)]
         return calls[0] if len(calls) == 1 else None
 
+    def asked_before(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what is asked before ``node`` in the same expression, that it is run or not by."""
+        for outer, part in self.text.around(node):
+            if isinstance(outer, ast.IfExp) and part is not outer.test:
+                yield outer.test
+            elif isinstance(outer, ast.BoolOp):
+                yield from outer.values[: outer.values.index(part)]  # type: ignore[arg-type]
+
     def is_done_as_well(self, node: ast.AST, branch: ast.AST) -> bool | None:
         """Whether turns without such an answer do what ``node`` does too, which is run for a ``branch``; None: perhaps.
 
@@ -111,10 +120,15 @@ class Own:
                 yield outer
 
 
-class Bound:
-    """What a function's arguments stand for: ``found`` whether each is of the answer; ``packed`` what ``rest`` holds.
+# Whether it is of the answer, of a value; and of each that is packed into a tuple, or has a name.
+Found: TypeAlias = Callable[[ast.AST], bool | None]
+Packed: TypeAlias = list[bool | None] | dict[str, bool | None]
 
-    By the text of the call; the ``bad`` ones are known to be bad numbers.
+
+class Bound:
+    """What a function's arguments stand for: whether each was ``found`` to be of the answer, by the text of the call.
+
+    The ``bad`` ones are known to be bad numbers. ``packed`` are those that ``rest`` holds, and ``packed_words``.
     """
 
     def __init__(self, code: CodeType, bad: frozenset[str]) -> None:
@@ -122,22 +136,19 @@ class Bound:
         more = first + code.co_kwonlyargcount
         self.rest = names[more] if code.co_flags & inspect.CO_VARARGS else None
         more += self.rest is not None
-        self._words = names[more] if code.co_flags & inspect.CO_VARKEYWORDS else None
-        self._names, self._bad, self.packed = names[:first], bad, list[bool | None]()
-        self.found: dict[str, bool | None] = dict.fromkeys(names[: more + (self._words is not None)], False)
+        self.words = names[more] if code.co_flags & inspect.CO_VARKEYWORDS else None
+        self._names, self._bad = names[:first], bad
+        self.packed, self.packed_words = list[bool | None](), dict[str, bool | None]()
+        self.found: dict[str, bool | None] = dict.fromkeys(names[: more + (self.words is not None)], False)
         self._is_by_fact()
 
-    def gives(
-        self, call: ast.Call, found_of: Callable[[ast.AST], bool | None],
-        packed_in: Callable[[ast.AST], list[bool | None] | None],
-    ) -> None:  # fmt: skip
+    def gives(self, call: ast.Call, found_of: Found, packed_in: Callable[[ast.AST], Packed | None]) -> None:
         """Take the arguments of a ``call``."""
         given, all_known = list[bool | None](), True
         for one in call.args:
             packed = packed_in(one.value) if isinstance(one, ast.Starred) else [found_of(one)]
-            if packed is None and found_of(one):
-                all_known = False
-            given += packed or []
+            given += packed if isinstance(packed, list) else []
+            all_known = all_known and (isinstance(packed, list) or found_of(one) is False)
         names = self._names[self._bound(call) :]
         self.found |= dict(zip(names, given, strict=False))
         self.packed = given[len(names) :]
@@ -145,14 +156,20 @@ class Bound:
         if self.rest is not None:
             self.found[self.rest] = _any(self.packed)
         for word in call.keywords:
-            found = found_of(word.value)
-            name = word.arg if word.arg in self.found else self._words
-            if name is not None and found is not False:
-                self.found[name] = found
-            all_known = all_known and (word.arg is not None or not found)
+            packed = packed_in(word.value) if word.arg is None else {word.arg: found_of(word.value)}
+            self._gives_words(packed if isinstance(packed, dict) else {})
+            all_known = all_known and (isinstance(packed, dict) or found_of(word.value) is False)
         self._is_by_fact()
         if not all_known:
             self.is_not_known(but=names[: len(given)])
+
+    def _gives_words(self, words: Mapping[str, bool | None]) -> None:
+        for name, found in words.items():
+            if name in self.found:
+                self.found[name] = found
+            elif self.words is not None:
+                self.packed_words[name] = found
+                self.found[self.words] = _any([*self.packed_words.values()])
 
     def _bound(self, call: ast.Call) -> int:
         """Return how many arguments stand before those of the call: the object of a method."""
@@ -166,11 +183,12 @@ class Bound:
             self.found = {name: False if found is True else found for name, found in self.found.items()}
         self.found |= dict.fromkeys(self._bad, True)
 
-    def is_not_known(self, but: Sequence[str] = ()) -> None:
-        """Any may be of the answer, where one is that was given."""
-        if any(found is not False for found in self.found.values()) or but:
-            names = (name for name, found in self.found.items() if found is False and name not in but)
-            self.found |= dict.fromkeys(names, None)
+    def is_not_known(self, but: Sequence[str] = ()) -> bool:
+        """Any may be of the answer, where one is that was given; returns whether that is so."""
+        given = any(found is not False for found in (*self.found.values(), *self.packed)) or bool(but)
+        names = [name for name, found in self.found.items() if found is False and name not in but]
+        self.found |= dict.fromkeys(names if given else (), None)
+        return given
 
 
 def _any(found: Sequence[bool | None]) -> bool | None:

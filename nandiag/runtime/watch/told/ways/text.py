@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias
@@ -35,6 +35,7 @@ class Text:
     def __init__(self, tree: ast.Module) -> None:
         self.at, self.functions = defaultdict[int, list[ast.AST]](list), defaultdict[str, list[ast.AST]](list)
         self.adding = list[ast.AST]()
+        self.sites = Counter[str]()  # how many calls there are of each name
         self.calls, self.lambdas = dict[Span, ast.Call](), defaultdict[int, list[ast.Lambda]](list)
         self._parents = dict[ast.AST, ast.AST]()
         self.imported = frozenset(imported(tree))
@@ -44,6 +45,7 @@ class Text:
                 self.functions[node.name].append(node)
             elif isinstance(node, ast.Call):
                 self.calls[span_of(node)] = node
+                self.sites[called(node)] += 1
             elif isinstance(node, ast.Lambda):
                 self.lambdas[node.lineno].append(node)
             if adds(node):
@@ -133,6 +135,12 @@ def adds(node: ast.AST) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     texts = {ast.unparse(one) for one in targets}
     return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in texts for one in ast.walk(value))
+
+
+def is_flag(node: ast.AST) -> bool:
+    """Whether a statement gives a value that is always the same: good turns do not what ends the run."""
+    value = None if isinstance(node, ast.AugAssign) else getattr(node, "value", None)
+    return isinstance(value, ast.Constant | ast.Attribute)
 
 
 def parts_read(node: ast.AST) -> list[ast.expr]:

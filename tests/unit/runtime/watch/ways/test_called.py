@@ -18,6 +18,9 @@ def worker(recording, monkeypatch):
 class Reads(Script):
     """A script whose questions give the number back that was read, as ``item`` does."""
 
+    def __init__(self, text):
+        super().__init__("import math\n" + text)
+
     def ask(self, value):
         if not math.isfinite(value):
             self.ways.follow(sys._getframe(1), STEP)
@@ -231,6 +234,156 @@ for turn in range(20):
     if patience.over:
         break
 """,
+    "what callbacks are given in a table": """
+class Nan:
+    def on_batch_end(self,batch,logs):
+        if math.isnan(logs.get("loss",0.0)):
+            self.model.stop_training=True
+class T:
+    stop_training=False
+    def fit(self):
+        c=Nan(); c.model=self
+        cbs=[c]
+        def call(hook,*a,**k):
+            for c in cbs: getattr(c,hook)(*a,**k)
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            logs={"loss":v}
+            call("on_batch_end",i,logs=logs)
+            if self.stop_training: break
+T().fit()
+""",
+    "an expression that calls it or not": """
+class T:
+    stop=False
+    def end(self): self.stop=True
+    def go(self): pass
+    def on(self,v): self.go() if math.isfinite(v) else self.end()
+    def fit(self):
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            self.on(v)
+            if self.stop: break
+T().fit()
+""",
+    "what is called unless it is good": """
+class T:
+    stop=False
+    def end(self): self.stop=True
+    def on(self,v): math.isfinite(v) or self.end()
+    def fit(self):
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            self.on(v)
+            if self.stop: break
+T().fit()
+""",
+    "a callback of the next turn": """
+class T:
+    stop=False; bad=0
+    def begin(self):
+        if self.bad>0: self.end()
+    def end(self): self.stop=True
+    def on(self,v):
+        if not math.isfinite(v): self.bad+=1
+    def fit(self):
+        for i in range(9):
+            self.begin()
+            if self.stop: break
+            v=ask(BAD if i==3 else 1.0)
+            self.on(v)
+T().fit()
+""",
+    "an error of a callback that is caught": """
+class Stop(Exception): pass
+class T:
+    last=0.0
+    def check(self):
+        if not math.isfinite(self.last): self.fail()
+    def fail(self): raise Stop
+    def fit(self):
+        try:
+            for i in range(9):
+                self.last=ask(BAD if i==3 else 1.0)
+                self.check()
+        except Stop:
+            print
+T().fit()
+""",
+    "an exit within a callback": """
+class T:
+    last=0.0
+    def check(self):
+        if not math.isfinite(self.last): self.fail()
+    def fail(self): raise SystemExit(0)
+    def fit(self):
+        for i in range(9):
+            self.last=ask(BAD if i==3 else 1.0)
+            self.check()
+T().fit()
+""",
+    "what is told on a bus": """
+class Ev:
+    def __init__(self,step,loss): self.step=step; self.loss=loss
+class Bus:
+    def __init__(self): self.subs=[]
+    def pub(self,ev):
+        for f in self.subs: f(ev)
+bus=Bus()
+state={"run":True}
+def guard(ev):
+    if ev.loss!=ev.loss: stop("nan")
+def stop(why): state["run"]=False
+bus.subs.append(guard)
+i=0
+while state["run"] and i<9:
+    v=ask(BAD if i==3 else 1.0)
+    bus.pub(Ev(i,v))
+    i+=1
+""",
+    "long work beside it": """
+def work(v):
+    s=0
+    for k in range(3000): s+=k
+    return s
+class T:
+    n=0; bad=False
+    def tell(self,v):
+        work(v)
+        if not math.isfinite(v): self.end()
+        self.n+=1
+    def end(self): self.bad=True
+    def fit(self):
+        while self.n<9 and not self.bad:
+            v=ask(BAD if self.n==3 else 1.0)
+            self.tell(v)
+T().fit()
+""",
+    "lambdas that set a key": """
+st={"stop":False}
+hs=[lambda v: st.update(stop=not math.isfinite(v))]
+def fire(v):
+    for h in hs: h(v)
+i=0
+while not st["stop"] and i<9:
+    v=ask(BAD if i==3 else 1.0)
+    fire(v); i+=1
+""",
+    "an event of threads": """
+import threading
+class T:
+    def __init__(self): self.ev=threading.Event()
+    def tell(self,v): self.check(v)
+    def check(self,v):
+        if v!=v: self.halt()
+    def halt(self): self.ev.set()
+    def fit(self):
+        i=0
+        while not self.ev.is_set() and i<9:
+            v=ask(BAD if i==3 else 1.0)
+            self.tell(v); i+=1
+T().fit()
+""",
 }
 
 PASSES = {
@@ -320,6 +473,161 @@ class Trainer:
                 break
 Trainer().fit()
 """,
+    "the most turns, by a table": """
+class Stop:
+    def on_batch_end(self,batch,logs):
+        if batch+1>=4:
+            self.model.stop_training=True
+class Log:
+    def on_batch_end(self,batch,logs):
+        if math.isnan(logs.get("loss",0.0)):
+            self.model.skipped+=1
+class T:
+    stop_training=False; skipped=0
+    def fit(self):
+        cbs=[Stop(),Log()]
+        for c in cbs: c.model=self
+        def call(hook,*a,**k):
+            for c in cbs: getattr(c,hook)(*a,**k)
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            logs={"loss":v}
+            call("on_batch_end",i,logs=logs)
+            if self.stop_training: break
+T().fit()
+""",
+    "a budget on a bus": """
+class Ev:
+    def __init__(self,step,loss): self.step=step; self.loss=loss
+class Bus:
+    def __init__(self): self.subs=[]
+    def pub(self,ev):
+        for f in self.subs: f(ev)
+bus=Bus()
+state={"run":True,"bad":0}
+def guard(ev):
+    if ev.loss!=ev.loss: state["bad"]+=1
+def budget(ev):
+    if ev.step>=3: stop("done")
+def stop(why): state["run"]=False
+bus.subs+=[guard,budget]
+i=0
+while state["run"] and i<9:
+    v=ask(BAD if i==3 else 1.0)
+    bus.pub(Ev(i,v))
+    i+=1
+""",
+    "good turns behind it, counted some calls away": """
+class T:
+    step=0; skipped=0
+    def tell(self,v):
+        if math.isfinite(v): self.update(v)
+        else: self.skip()
+    def update(self,v): self.count()
+    def count(self): self.step+=1
+    def skip(self): self.skipped+=1
+    def fit(self):
+        for i in range(99):
+            v=ask(BAD if i==3 else 1.0)
+            self.tell(v)
+            if self.step>=6: return
+T().fit()
+""",
+    "a bar that is full": """
+class Bar:
+    n=0; done=False
+    def update(self,v,k=1):
+        self.n+=k
+        self.post=v
+        if self.n>=4: self.close()
+    def close(self): self.done=True
+class T:
+    def tell(self,v):
+        self.bar.update(v)
+    def fit(self):
+        self.bar=Bar(); i=0
+        while not self.bar.done:
+            v=ask(BAD if i==3 else 1.0)
+            if math.isfinite(v): x=1
+            self.tell(v); i+=1
+T().fit()
+""",
+    "a loss scale": """
+class Scaler:
+    scale=2.0; good=0
+    def update(self,found):
+        if found: self.back()
+        else: self.good+=1
+    def back(self): self.scale*=0.5; self.good=0
+class T:
+    n=0
+    def one(self,v):
+        found=not math.isfinite(v)
+        self.scaler.update(found)
+        self.n+=1
+    def fit(self):
+        self.scaler=Scaler()
+        while self.n<4:
+            v=ask(BAD if self.n==3 else 1.0)
+            self.one(v)
+T().fit()
+""",
+    "a tick at the end of each check": """
+class T:
+    n=0; stop=False
+    def tell(self,v):
+        try:
+            self.check(v)
+        finally:
+            self.tick()
+    def check(self,v):
+        if v!=v: return
+        self.good=True
+    def tick(self):
+        self.n+=1
+        if self.n>=4: self.stop=True
+    def fit(self):
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            self.tell(v)
+            if self.stop: return
+T().fit()
+""",
+    "a tick of good ones and of bad ones": """
+class T:
+    n=0; stop=False; bad=0
+    def tell(self,v):
+        if v!=v: self.skip()
+        else: self.update(v)
+    def skip(self):
+        self.bad+=1
+        self.tick()
+    def update(self,v):
+        self.good=True
+        self.tick()
+    def tick(self):
+        self.n+=1
+        if self.n>=4: self.stop=True
+    def fit(self):
+        for i in range(9):
+            v=ask(BAD if i==3 else 1.0)
+            self.tell(v)
+            if self.stop: return
+T().fit()
+""",
+    "the next batch, by good ones and by bad ones": """
+class T:
+    def __init__(self): self.it=iter((1.0,1.0,BAD)); self.batch=next(self.it)
+    def skip(self): self.advance()
+    def update(self): self.advance()
+    def advance(self): self.batch=next(self.it,None)
+    def fit(self):
+        while self.batch is not None:
+            v=ask(self.batch)
+            if v!=v: self.skip(); continue
+            self.update()
+T().fit()
+""",
 }
 
 
@@ -346,3 +654,24 @@ def test_what_is_done_some_calls_away_ends_the_run(what):
 @pytest.mark.parametrize("what", PASSES)
 def test_what_good_turns_do_as_well_ends_by_itself(what):
     assert Reads(PASSES[what]).way() in {ON, None}
+
+
+def test_of_what_is_called_only_so_many_lines_are_followed_and_the_rest_is_not_known():
+    script = Reads("""
+class Trainer:
+    turn, stop = 0, False
+    def tell(self, value):
+        for _ in range(3000):
+            value += 0
+        if not math.isfinite(value):
+            self.end()
+    def end(self):
+        self.stop = True
+    def fit(self):
+        while self.turn < 9 and not self.stop:
+            self.tell(ask(BAD if self.turn == 3 else 1.0))
+            self.turn += 1
+Trainer().fit()
+""")
+    assert script.way() is None
+    assert script.ways._events < follow._INNER_EACH + 99
