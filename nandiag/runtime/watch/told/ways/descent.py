@@ -343,7 +343,7 @@ class Descent:
             self._changed()
         self._stands_for(inner, given, call)
         if one.cut and (done is not False or set(given.found.values()) != {False}):
-            self._set(set_in(one.code, surely=done is True), None)
+            self._set(set_in(one.code, surely=done is not False), None)
         if one.code.co_name == "<lambda>" and len(texts := inner.text.lambdas[one.code.co_firstlineno]) == 1:
             self._calls(inner, texts[0].body, None)
 

@@ -126,13 +126,16 @@ class Ways:
         if code.co_flags & inspect.CO_GENERATOR:
             if caller is frame.f_back:
                 frame.f_trace = Followed(frame, self, (one, line))
-        elif code.co_flags & _PLAIN == _PLAIN and one.path is self.path and self._lines < _INNER:
+        elif code.co_flags & _PLAIN == _PLAIN and one.path is self.path and self._lines < 2 * _INNER:
             back = cast("FrameType", frame.f_back)
             at = Frame(back.f_code, back.f_lasti) if direct else Frame(caller.f_code, caller.f_lasti)
             inner = self._inner.get(code) or self._inner.setdefault(code, Followed(frame, self, called=True))
             self.path.append((inner, Call(one, line, at, direct, given_to(frame))))
             self._lines += 1
-            frame.f_trace = inner
+            if self._lines < _INNER:
+                frame.f_trace = inner
+            else:
+                inner.cut = True  # of the next it is known that they were called
 
     def adds(self, one: Followed, line: int) -> bool:
         """A line is run, or a function ends with it; False where we do not trace, or for another answer."""

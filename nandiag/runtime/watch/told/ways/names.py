@@ -27,6 +27,7 @@ class Names:
         self._text, self._file = text, code.co_filename
         self._own = {*code.co_varnames, *_repeated(code)} - {*code.co_cellvars}
         self._function = f"{id(code):x}"
+        self._read = dict[tuple[ast.AST, bool], set[str]]()
 
     def name(self, node: ast.AST) -> str | None:
         """Return the name of a variable, an attribute or a key; None of what else there is."""
@@ -80,7 +81,11 @@ class Names:
 
     def reads(self, test: ast.AST, *, turns: bool = False) -> set[str]:
         """Return what is read there; ``turns``: by the condition of a loop, which what grows does not end."""
-        return {*_Reads(self, turns=turns).visit(test, bare=True), *self._within(test)}
+        found = self._read.get((test, turns))
+        if found is None:
+            found = {*_Reads(self, turns=turns).visit(test, bare=True), *self._within(test)}
+            self._read[test, turns] = found
+        return found
 
     def _within(self, node: ast.AST, depth: int = 0) -> Iterator[str]:
         """Yield what the script's functions and properties read that are asked there."""

@@ -675,3 +675,31 @@ Trainer().fit()
 """)
     assert script.way() is None
     assert script.ways._events < follow._INNER_EACH + 99
+
+
+@pytest.mark.parametrize(("ends", "way"), [("self.stop", None), ("self.turn == 3", ON)])
+def test_behind_so_many_lines_what_is_called_may_have_set_its_flag(ends, way, monkeypatch):
+    monkeypatch.setattr(follow, "_INNER", 20)
+    script = Reads(
+        """
+class Trainer:
+    turn, stop = 0, False
+    def works(self, value):
+        for _ in range(30):
+            value += 0
+    def tell(self, value):
+        self.works(value)
+        if not math.isfinite(value):
+            self.end()
+    def end(self):
+        self.stop = True
+    def fit(self):
+        while True:
+            self.tell(ask(BAD if self.turn == 3 else 1.0))
+            if ENDS:
+                return
+            self.turn += 1
+Trainer().fit()
+""".replace("ENDS", ends)
+    )
+    assert script.way() == way
