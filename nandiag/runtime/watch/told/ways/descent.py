@@ -10,31 +10,26 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable
 from types import CodeType
-from typing import NamedTuple
 
 from nandiag.runtime.frames import USER, kind_of
-from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
-from nandiag.runtime.watch.told.ways.names import GROWN, HELD
-from nandiag.runtime.watch.told.ways.own import Own, set_in, yielded
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, LOOPS, called, is_exit, jumps, parts_read, text_of
+from nandiag.runtime.watch.told.ways.followed import RETURN, Call, Followed, Step, Turns
+from nandiag.runtime.watch.told.ways.names import ANY, GROWN, HELD
+from nandiag.runtime.watch.told.ways.own import Bound, Own, Packed, set_in, yielded
+from nandiag.runtime.watch.told.ways.text import (
+    BRANCHES,
+    GIVEN,
+    LOOPS,
+    called,
+    is_exit,
+    is_flag,
+    jumps,
+    parts_read,
+    text_of,
+)
 from nandiag.runtime.watch.told.ways.values import truth_of
 
 # Where all of it has to hold for turns to go on, and where any of it leads out of them.
 _LEADS_OUT: dict[type[ast.boolop], type[ast.AST]] = {ast.And: ast.While, ast.Or: ast.If}
-
-
-class Step(NamedTuple):
-    """A line that was run: whether it is left ``for_answer``, None where that is not to be told; and a loop's ``head``.
-
-    ``ends``: it raises an error, or ends the script; ``jumps``: it leaves a loop or function.
-    """
-
-    function: Followed
-    line: int
-    for_answer: bool | None = False
-    head: bool | None = False
-    ends: bool = False
-    jumps: bool = False
 
 
 class Descent:
@@ -46,14 +41,37 @@ class Descent:
         self._jumped = defaultdict[Followed, dict[ast.AST, ast.AST]](dict)  # and what is not run by it
         self._last = dict[Followed, Step]()
         self._known = dict[tuple[Followed, int], tuple[int, Step]]()
-        self._of = dict[Followed, Own | None]()
-        self._asking = list[Followed]()  # the innermost first
-        self._gave = dict[Followed, bool | None]()  # what generators gave last
-        self._version = 0
+        self._of, self._version, self._given = dict[Followed, Own | None](), 0, Turns()
+        # Of functions that were called since: whether they are run for the answer alone, by whom, what names stand for.
+        self._done = dict[Followed, bool | None]()
+        self._callers, self._inner = dict[Followed, Followed](), set[CodeType]()
+        self._words, self._packed, self._set_by = dict[str, str](), dict[str, Packed](), dict[str, Followed]()
+        self._again, self._anew = False, set[str]()  # once another answer is read, and what is made of that
 
-    def steps(self, path: Iterable[tuple[Followed, int]]) -> list[Step]:
-        """Return a step for each line."""
-        return [self._step(one, line) for one, line in path]
+    def steps(self, path: Iterable[tuple[Followed, int | Call]]) -> list[Step]:
+        """Return a step for each line of those that ask, and of what gives these their turns."""
+        found, at, path = list[Step](), dict[Followed, int](), list(path)
+        self._inner = {one.code for one, _ in path if one.called}
+        for one, line in path:
+            if isinstance(line, Call):
+                self._enters(one, line)
+                continue
+            self._again = self._again or (bool(found) and one is found[0].function and line == found[0].line)
+            step = self._step(one, line)
+            if not one.called:
+                at[one] = len(found)
+                found.append(step)
+            elif step.ends and step.for_answer and (outer := self._raises(one)) in at:
+                found[at[outer]] = self._last[outer] = found[at[outer]]._replace(for_answer=True)
+        return found
+
+    def _raises(self, one: Followed) -> Followed:
+        """Return which of the functions that ask has called what raises an error for the answer."""
+        seen = set[Followed]()
+        while one in self._callers and one not in seen:
+            seen.add(one)
+            one = self._callers[one]
+        return one
 
     def _step(self, one: Followed, line: int) -> Step:
         """Return what a line does; it is read anew where something was made since it was run before."""
@@ -68,20 +86,25 @@ class Descent:
         return step
 
     def _runs(self, one: Followed, line: int) -> Step:
-        step, is_new = Step(one, line), one not in self._of
-        if is_new:
-            self._asking += [one] if one.asks is not None else []
+        step, new, function = Step(one, line), one not in self._of, self._own(one)
+        if new and one.asks is not None:
+            self._given.asking.append(one)
+            if function is not None:
+                self._within(function, line)
+        if function is None or line == RETURN or (one.called and one.code.co_name == "<lambda>"):
+            return step
+        for node in function.text.at.get(line, ()):
+            step = self._runs_node(function, node, step)
+        inner = self._given.newest_to(one) if new else None
+        if inner is not None and (own := self._of[inner]) is not None:
+            self._yields(own, self._given.found[inner])
+        return step
+
+    def _own(self, one: Followed) -> Own | None:
+        if one not in self._of:
             text = text_of(one.code.co_filename)
             self._of[one] = None if text is None else Own(one, text)
-            if text is not None and one.asks is not None:
-                self._within(self._of[one], line)  # type: ignore[arg-type]
-        function = self._of[one]
-        for node in () if function is None or line == RETURN else function.text.at.get(line, ()):
-            step = self._runs_node(function, node, step)  # type: ignore[arg-type]
-        inner = self._asking[-2] if is_new and one in self._asking[1:] else None
-        if inner in self._gave and (own := self._of[inner]) is not None:
-            self._yields(own, self._gave[inner])
-        return step
+        return self._of[one]
 
     def _within(self, own: Own, line: int) -> None:
         """A line asks that is run for an answer itself: by a condition on what it reads, asked before."""
@@ -118,9 +141,9 @@ class Descent:
 
     def _yields(self, own: Own, found: bool | None) -> None:  # noqa: FBT001 - as it was found
         """A generator that asks gives a turn: what the loop binds that goes through it is made of what it gives."""
-        self._gave[own.function] = found
-        at = self._asking.index(own.function) + 1 if own.function in self._asking else len(self._asking)
-        outer = self._of.get(self._asking[at]) if at < len(self._asking) else None
+        self._given.found[own.function] = found
+        goes_through = self._given.goes_through(own.function)
+        outer = None if goes_through is None else self._of[goes_through]
         for node in () if outer is None else outer.text.at.get(outer.function.line, ()):
             if isinstance(node, ast.For | ast.AsyncFor) and outer is not None:
                 self._set(outer.names.given(node), found)
@@ -130,7 +153,7 @@ class Descent:
         if isinstance(node, LOOPS):
             self._turns(own, node)
         if isinstance(node, ast.For | ast.AsyncFor):
-            self._set(own.names.targets(node), self._descends(own, node.iter))
+            self._give(own, own.names.targets(node), self._descends(own, node.iter))
             return False
         found = self._condition(own, node)
         if self._conditions.get((own.function, node), False) is not found:
@@ -159,7 +182,7 @@ class Descent:
             found = self._decides(own, test)
         self._calls(own, test, self._branch(own, node)[0])
         for given in (one for one in ast.walk(test) if isinstance(one, ast.NamedExpr)):
-            self._set(own.names.targets(given), self._descends(own, given.value))
+            self._give(own, own.names.targets(given), self._descends(own, given.value))
         return found
 
     def _decides(self, own: Own, test: ast.BoolOp) -> bool | None:
@@ -214,36 +237,145 @@ class Descent:
     def _reads(self, own: Own, node: ast.AST, *, turns: bool = False) -> bool | None:
         if not (self._made or self._maybe):
             return False
-        names = own.names.reads(node, turns=turns)
-        return bool(names & self._made) or (None if names & self._maybe else False)
+        return self._is_made(own.names.reads(node, turns=turns))
+
+    def _is_made(self, names: set[str]) -> bool | None:
+        maybe = names & self._maybe or (ANY in self._maybe and any(one.startswith(".") for one in names))
+        return bool(names & self._made) or (None if maybe else False)
 
     # what statements give a value
 
     def _gives(self, own: Own, node: ast.AST, branch: ast.AST | None) -> None:
-        for given in (one for one in ast.walk(node) if isinstance(one, GIVEN)):
-            if given.value is None:
-                continue
-            found = self._descends(own, given.value)
-            if not found and branch is not None:
-                found = _only(own, given, branch)
-            if found is not False or not isinstance(given, ast.AugAssign):
-                self._set(own.names.targets(given), found)
+        for given in ast.walk(node):
+            if isinstance(given, ast.comprehension):
+                self._give(own, own.names.targets(given), self._descends(own, given.iter))
+            elif isinstance(given, GIVEN) and given.value is not None:
+                found = self._value(own, given, branch)
+                if found is not False or not isinstance(given, ast.AugAssign):
+                    self._give(own, own.names.targets(given), found)
+                self._keeps(own, given)
+
+    def _value(self, own: Own, given: ast.AST, branch: ast.AST | None) -> bool | None:
+        found = self._descends(own, given.value)  # type: ignore[attr-defined]
+        if found or (branch is None and not own.function.called):
+            return found
+        only = self._only(own, given, branch)
+        return None if own.function.called and only is False and found is None else only
+
+    def _keeps(self, own: Own, given: ast.AST) -> None:
+        """Keep what is packed into one value, and what is made of a newer answer."""
+        names, value = own.names.targets(given), given.value  # type: ignore[attr-defined]
+        if isinstance(value, ast.Tuple | ast.List):
+            packed: Packed = [self._descends(own, one) for one in value.elts]
+            self._packed |= dict.fromkeys(names, packed)
+        if self._again and own.asks(value):
+            self._anew |= names
+
+    def _only(self, own: Own, node: ast.AST, branch: ast.AST | None) -> bool | None:
+        """Whether a statement is run for the answer alone; None where it may be run in good turns too."""
+        found = self._done.get(own.function, False)
+        if branch is not None:
+            as_well = own.is_done_as_well(node, branch)
+            found = None if as_well is None else not as_well
+        if not (own.function.called and found):
+            return found
+        perhaps = branch is not None and self._conditions.get((own.function, branch), True) is None
+        moves = isinstance(node, GIVEN) and not is_flag(node)
+        perhaps = perhaps or (moves and (own.is_counted_elsewhere(node) or self._is_shared(own)))
+        return None if perhaps else found
+
+    def _is_shared(self, own: Own) -> bool:
+        """Whether a function that is run for the answer is called elsewhere too, or one that has called it is."""
+        one, seen = own.function, set[Followed]()
+        while self._done.get(one) and one not in seen:
+            seen.add(one)
+            if own.text.sites[one.code.co_name] > 1:
+                return True
+            one = self._callers[one]
+        return False
 
     def _calls(self, own: Own, node: ast.AST, branch: ast.AST | None) -> None:
         """What is called for the answer may set anything of its own; what is given the answer only if it asks."""
         for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
             words = [*call.args, *(word.value for word in call.keywords)]
             given = any(own.asks(one) or self._reads(own, one) is True for one in words)
-            done = False if branch is None else _only(own, call, branch)
+            done = self._only(own, call, branch)
             found = given or done
             if found is False:
                 continue
             codes = [code for line, code in own.function.calls if _is_of(code, call) and own.is_at(line, node)]
             for code in codes:
-                self._set(set_in(code, surely=done is True), found)
+                if not (own.function.called and code in self._inner):  # its lines tell it
+                    self._set(set_in(code, surely=done is True), found)
+            by_name = own.names.set_by_name(call, self._words)
+            self._set(by_name, None if ANY in by_name else found)
             name = own.names.receiver(call)
             if name is not None and not any(kind_of(code.co_filename) == USER for code in codes):
                 self._set({name if done is not False else name.removesuffix(GROWN) + HELD}, found)
+
+    def _give(self, own: Own, names: set[str], found: bool | None) -> None:  # noqa: FBT001 - as it was found
+        """A statement gives ``names`` a value; of a function that was called another object's may have that name."""
+        if own.function.called:
+            if found is False:
+                names = {one for one in names if own.names.is_own(one) or self._set_by.get(one) is own.function}
+            self._set_by |= dict.fromkeys(names, own.function)
+        self._set(names, found)
+
+    # what is called since
+
+    def _enters(self, one: Followed, call: Call) -> None:
+        """A function is called: what it is given, and whether for the answer."""
+        own, inner = self._own(call.caller), self._own(one)
+        self._callers[one] = call.caller
+        self._jumped.pop(one, None)
+        if own is None or inner is None:
+            return
+        node = own.called_at(call.at, call.line)
+        done = self._is_done(own, node, call.line)
+        given = Bound(one.code, call.given.bad)
+        if node is not None:
+            given.gives(
+                node, lambda part: self._told(own, part), lambda part: self._packed.get(own.names.name(part) or "")
+            )
+        if not call.direct and given.is_not_known():
+            done = done or None
+        if self._done.get(one, False) is not done:
+            self._done[one] = done
+            self._changed()
+        self._stands_for(inner, given, call)
+        if one.cut and (done is not False or set(given.found.values()) != {False}):
+            self._set(set_in(one.code, surely=done is not False), None)
+        if one.code.co_name == "<lambda>" and len(texts := inner.text.lambdas[one.code.co_firstlineno]) == 1:
+            self._calls(inner, texts[0].body, None)
+
+    def _stands_for(self, inner: Own, given: Bound, call: Call) -> None:
+        """Take what the arguments of a function that is called stand for."""
+        for name, found in given.found.items():
+            known = inner.names.variable(name)
+            if found is not False or inner.names.is_own(known):
+                self._set({known}, found)
+            self._words.pop(known, None)
+        self._words |= {inner.names.variable(name): text for name, text in call.given.words.items()}
+        for rest, packed in ((given.rest, given.packed), (given.words, given.packed_words)):
+            if rest is not None:
+                self._packed[inner.names.variable(rest)] = packed
+
+    def _is_done(self, own: Own, node: ast.Call | None, line: int) -> bool | None:
+        """Whether a call is made for the answer alone; None where it may be for a count as well."""
+        at = node or next(iter(reversed(own.text.at.get(line, []))), None)
+        branch, for_answer = (None, False) if at is None else self._branch(own, at)
+        if node is not None and any(self._told(own, one) for one in own.asked_before(node)):
+            return True
+        if branch is None:
+            return self._done.get(own.function, False)
+        if self._again and not self._told(own, getattr(branch, "test", ast.Pass())):
+            return False
+        only = for_answer if node is None else self._only(own, node, branch)
+        return None if only and for_answer is None else only
+
+    def _told(self, own: Own, node: ast.AST) -> bool | None:
+        """Whether it descends from the answer that is followed, and not from a newer one."""
+        return self._is_made(own.names.reads(node) - self._anew) if self._again else self._descends(own, node)
 
     def _set(self, names: set[str], found: bool | None) -> None:  # noqa: FBT001 - as it was found
         for name in names:
@@ -262,12 +394,6 @@ class Descent:
 
     def _changed(self) -> None:
         self._version += 1
-
-
-def _only(own: Own, node: ast.AST, branch: ast.AST) -> bool | None:
-    """Whether a statement is run for the answer alone; None where it may be run in good turns too."""
-    as_well = own.is_done_as_well(node, branch)
-    return None if as_well is None else not as_well
 
 
 def _is_of(code: CodeType, call: ast.Call) -> bool:

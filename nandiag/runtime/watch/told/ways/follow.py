@@ -1,8 +1,8 @@
 """Follows the script's lines from a bad answer on, for a little while, by Python's own trace function (worker).
 
-Whether a run ended on a bad loss, or passed over it, nothing tells but what is run next: a guard may be any code. Only
-the functions that are under way are followed, and what they call is not; a debugger's own trace is left alone, and so
-is what torch compiles.
+Whether a run ended on a bad loss, or passed over it, nothing tells but what is run next: a guard may be any code. The
+functions that are under way are followed, and for some lines those of the script that they call: these may do what is
+done for the answer. A debugger's own trace is left alone, and so is what torch compiles.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import torch
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entry import Entry
-from nandiag.runtime.watch.told.ways.followed import Followed, failed
+from nandiag.runtime.watch.told.ways.followed import Call, Followed, failed
 from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
 from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
 from nandiag.runtime.watch.told.ways.own import is_repeated
+from nandiag.runtime.watch.told.ways.values import given_to
 
 # A code object, and an instruction in it as a byte offset.
 Place: TypeAlias = tuple[CodeType, int]
@@ -34,6 +35,9 @@ Place: TypeAlias = tuple[CodeType, int]
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
 _SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
+# Lines that are followed of what is called, and of any one function; frames that may stand between it and its caller.
+_INNER, _INNER_EACH, _BETWEEN = 4_000, 500, 8
+_PLAIN = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # a function, no class's body and no file that is imported
 # So near to the limit of recursion nothing is followed, as each of our frames is one that the script may have; each of
 # so many calls looks how near it is.
 _NEAR, _EACH = 64, 8
@@ -54,8 +58,10 @@ class Ways:
     def __init__(self) -> None:
         self._began, self._events, self._until = perf_counter(), 0, 0
         self._step, self._calls, self._deepest = -1, 0, 0
-        self.path: list[tuple[Followed, int]] = []  # in the order of their runs, those that ask first
+        self.path: list[tuple[Followed, int | Call]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
+        self._inner = dict[CodeType, Followed]()
+        self._lines = 0
         self._cut, self._left = True, cast("Left | None", None)
         self._trace = self._called
         self._read = Counter[tuple[int, int]]()
@@ -69,6 +75,7 @@ class Ways:
             return
         self.end()
         self._followed, self.path, self._step, self._cut, self._left = [], [], step, True, None
+        self._inner, self._lines = {}, 0
         self._deepest = sys.getrecursionlimit() - _NEAR
         dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
         if dear or _trace() is not None or _is_deep(self._deepest):
@@ -100,26 +107,48 @@ class Ways:
             deep = not self._calls % _EACH and _is_deep(self._deepest)
             if self._events >= self._until or deep or frame.f_code.co_filename == _COMPILER:
                 self.end()
-            elif (back := frame.f_back) is not None and type(back.f_trace) is Followed:
-                self._calls_on(back.f_trace, back.f_lineno, frame)
+            elif kind_of(frame.f_code.co_filename) == USER:
+                self._calls_on(frame)
         except Exception as error:
             self.end()
             failed(error)
         return frame.f_trace
 
-    def _calls_on(self, one: Followed, line: int, frame: FrameType) -> None:
+    def _calls_on(self, frame: FrameType) -> None:
         """What is followed calls a function of the script; a generator, which gives a loop its turns, is followed."""
-        if kind_of(frame.f_code.co_filename) != USER:
+        caller, direct = _caller(frame)
+        if caller is None:
             return
-        one.calls.add((line, frame.f_code))
-        generates = frame.f_code.co_flags & inspect.CO_GENERATOR and not is_within(frame.f_code)
-        if generates and frame.f_trace is None:
-            frame.f_trace = Followed(frame, self, (one, line))
+        one, line, code = cast("Followed", caller.f_trace), caller.f_lineno, frame.f_code
+        if caller is frame.f_back:
+            one.calls.add((line, code))
+        if frame.f_trace is not None or is_within(code):
+            return
+        if code.co_flags & inspect.CO_GENERATOR:
+            if caller is frame.f_back:
+                frame.f_trace = Followed(frame, self, (one, line))
+        elif code.co_flags & _PLAIN == _PLAIN and one.path is self.path and self._lines < 2 * _INNER:
+            back = cast("FrameType", frame.f_back)
+            at = Frame(back.f_code, back.f_lasti) if direct else Frame(caller.f_code, caller.f_lasti)
+            inner = self._inner.get(code) or self._inner.setdefault(code, Followed(frame, self, called=True))
+            self.path.append((inner, Call(one, line, at, direct, given_to(frame))))
+            self._lines += 1
+            if self._lines < _INNER:
+                frame.f_trace = inner
+            else:
+                inner.cut = True  # of the next it is known that they were called
 
     def adds(self, one: Followed, line: int) -> bool:
         """A line is run, or a function ends with it; False where we do not trace, or for another answer."""
         if _trace() != self._trace or one.path is not self.path:
             return False
+        if one.called:
+            one.lines += 1
+            self._lines += 1
+            if self._lines > _INNER or one.lines > _INNER_EACH:
+                one.cut = True
+                return False
+            self._until += 1
         self._events += 1
         self.path.append((one, line))
         if self._events >= self._until:
@@ -225,6 +254,17 @@ def _training(left: Left, turns: Iterable[Place]) -> list[tuple[Followed, Loop]]
     """
     loops = [(one, loop) for one in left.asking for loop in left.loops(one)]
     return [(one, loop) for one, loop in loops if _has(loop, one.code, turns)] or loops
+
+
+def _caller(frame: FrameType) -> tuple[FrameType | None, bool]:
+    """Return the frame that is followed which has called another, and whether it did so itself."""
+    back, direct = frame.f_back, True
+    for _ in range(_BETWEEN):
+        if back is None or type(back.f_trace) is Followed:
+            return back, direct
+        direct = direct and is_within(back.f_code)
+        back = back.f_back
+    return None, False
 
 
 def _is_deep(most: int) -> bool:

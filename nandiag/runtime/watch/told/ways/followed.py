@@ -6,11 +6,11 @@ import dis
 import inspect
 from traceback import walk_tb
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nandiag.runtime.frames import is_ours
+from nandiag.runtime.frames import Frame, is_ours
 from nandiag.runtime.guard import disarm
-from nandiag.runtime.watch.told.ways.values import Numbers, numbers_of
+from nandiag.runtime.watch.told.ways.values import Given, Numbers, numbers_of
 
 if TYPE_CHECKING:
     from nandiag.runtime.watch.told.ways.follow import Ways
@@ -19,23 +19,44 @@ RETURN = 0  # stands for the end of a function, where others have lines
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+class Call(NamedTuple):
+    """A call of a function of the script: by which ``line`` of a ``caller``, and where exactly, with what ``given``.
+
+    ``direct``: nothing stands between the two, but a comprehension.
+    """
+
+    caller: Followed
+    line: int
+    at: Frame
+    direct: bool
+    given: Given
+
+
 class Followed:
     """A function of the script that is under way; its text is read at the end.
 
-    ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a line of another.
+    ``asks``: the line and the instruction of the question; None of a generator that ``gives_to`` a line of another, and
+    of a function that was ``called`` since: all calls of that are one, whose ``lines`` are followed unless they are too
+    many: ``cut``.
     ``calls``: the lines that have called functions, and these. ``numbers``: what plain numbers it had when it ended.
     """
 
-    __slots__ = ("_resumes", "_ways", "asks", "calls", "code", "gives_to", "numbers", "path")
+    __slots__ = (
+        "_resumes", "_ways", "asks", "called", "calls", "code", "cut", "gives_to", "lines", "numbers", "path",
+    )  # fmt: skip
 
-    def __init__(self, frame: FrameType, ways: Ways, gives_to: tuple[Followed, int] | None = None) -> None:
-        self._ways, self.code, self.gives_to = ways, frame.f_code, gives_to
-        self.asks = None if gives_to is not None else (frame.f_lineno, frame.f_lasti)
+    def __init__(
+        self, frame: FrameType, ways: Ways, gives_to: tuple[Followed, int] | None = None, *, called: bool = False
+    ) -> None:
+        self._ways, self.code, self.gives_to, self.called = ways, frame.f_code, gives_to, called
+        self.lines, self.cut = 0, False
+        self.asks = None if called or gives_to is not None else (frame.f_lineno, frame.f_lasti)
         self._resumes = bool(frame.f_code.co_flags & _RESUMED)  # a return may be a yield
         self.calls = set[tuple[int, CodeType]]()
         self.numbers: Numbers = {}
         self.path = ways.path  # of this answer
-        self.path.append((self, frame.f_lineno))
+        if not called:
+            self.path.append((self, frame.f_lineno))
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         """Take an event of the function, as ``sys.settrace`` has it; what fails in here would be the script's."""
@@ -73,3 +94,34 @@ def failed(error: Exception) -> None:
     if not own or type(error).__module__ != "builtins":
         raise error
     disarm("questions", error)
+
+
+class Step(NamedTuple):
+    """A line that was run: whether it is left ``for_answer``, None where that is not to be told; and a loop's ``head``.
+
+    ``ends``: it raises an error, or ends the script; ``jumps``: it leaves a loop or function.
+    """
+
+    function: Followed
+    line: int
+    for_answer: bool | None = False
+    head: bool | None = False
+    ends: bool = False
+    jumps: bool = False
+
+
+class Turns:
+    """The functions that are ``asking``, the innermost first, and what was ``found`` of what generators gave last."""
+
+    def __init__(self) -> None:
+        self.asking = list[Followed]()
+        self.found = dict[Followed, bool | None]()
+
+    def goes_through(self, generator: Followed) -> Followed | None:
+        """Return which of them goes through what a ``generator`` among them gives."""
+        return dict(zip(self.asking, self.asking[1:], strict=False)).get(generator)
+
+    def newest_to(self, one: Followed) -> Followed | None:
+        """Return the generator that gave ``one``, the newest of them, a turn."""
+        inner = self.asking[-2] if one in self.asking[1:] else None
+        return inner if inner in self.found else None

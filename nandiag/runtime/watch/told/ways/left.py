@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from nandiag.runtime.watch.told.ways.descent import Descent, Step
-from nandiag.runtime.watch.told.ways.followed import RETURN, Followed
+from nandiag.runtime.watch.told.ways.descent import Descent
+from nandiag.runtime.watch.told.ways.followed import RETURN, Call, Followed, Step
 from nandiag.runtime.watch.told.ways.loops import Loop, loops_around
 from nandiag.runtime.watch.told.ways.own import gives_turn
 
@@ -24,7 +24,7 @@ class Left:
     ``cut``: the script went on, unseen.
     """
 
-    def __init__(self, path: Iterable[tuple[Followed, int]], *, cut: bool) -> None:
+    def __init__(self, path: Iterable[tuple[Followed, int | Call]], *, cut: bool) -> None:
         self._cut, self._steps = cut, dict[Followed, list[Step]]()
         for step in Descent().steps(path):
             self._steps.setdefault(step.function, []).append(step)

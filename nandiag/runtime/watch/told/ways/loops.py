@@ -9,10 +9,8 @@ from types import CodeType
 
 from nandiag.runtime.evidence.around.place import Function, end_of
 from nandiag.runtime.frames.text import tree_of
-from nandiag.runtime.watch.told.ways.text import ENDS, LOOPS, called
+from nandiag.runtime.watch.told.ways.text import ENDS, LOOPS, WITHIN, called
 
-# What is no statement has no loop of statements.
-_WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -61,7 +59,7 @@ def loops_around(code: CodeType, line: int, *, by_turns: bool = False) -> list[L
 
     ``by_turns``: of those whose head it is, too, for that has asked a generator for the turn.
     """
-    tree, found = None if code.co_name in _WITHIN else tree_of(code.co_filename), list[Loop]()
+    tree, found = None if code.co_name in WITHIN else tree_of(code.co_filename), list[Loop]()
     inner = Function | ast.ClassDef | (ast.Lambda if code.co_name == "<lambda>" else Function)
     for node in () if tree is None else _down(tree, line):
         if isinstance(node, inner):
@@ -75,12 +73,12 @@ def loops_around(code: CodeType, line: int, *, by_turns: bool = False) -> list[L
 
 def is_within(code: CodeType) -> bool:
     """Whether ``code`` is a comprehension's own, as before Python 3.12."""
-    return code.co_name in _WITHIN
+    return code.co_name in WITHIN
 
 
 def function_around(code: CodeType, line: int) -> ast.AST | None:
     """Return the function, or comprehension, that ``code`` is of; None of outermost lines, or without a text."""
-    tree, kinds = tree_of(code.co_filename), _COMPREHENSIONS if code.co_name in _WITHIN else Function
+    tree, kinds = tree_of(code.co_filename), _COMPREHENSIONS if code.co_name in WITHIN else Function
     found = [one for one in (() if tree is None else _down(tree, line)) if isinstance(one, kinds)]
     return found[-1] if found else None
 

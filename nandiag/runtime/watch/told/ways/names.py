@@ -7,14 +7,16 @@ much of that, where that may only grow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType
 
-from nandiag.runtime.watch.told.ways.text import Text, called
+from nandiag.runtime.watch.told.ways.text import WITHIN, Text, called
 
 HELD, GROWN = "[]", "+"
+ANY = "."  # some attribute, of a name that is not known
 _GROW = frozenset({"append", "add", "extend", "put", "appendleft", "insert", "push", "put_nowait"})
-_SELF = frozenset({"self", "cls"})
+SELF = frozenset({"self", "cls"})
+_BY_NAME = frozenset({"setattr", "__setattr__"})
 _DEEPEST = 2
 
 
@@ -23,18 +25,23 @@ class Names:
 
     def __init__(self, text: Text, code: CodeType) -> None:
         self._text, self._file = text, code.co_filename
-        self._own = {*code.co_varnames} - {*code.co_cellvars}
+        self._own = {*code.co_varnames, *_repeated(code)} - {*code.co_cellvars}
         self._function = f"{id(code):x}"
+        self._read = dict[tuple[ast.AST, bool], set[str]]()
 
     def name(self, node: ast.AST) -> str | None:
         """Return the name of a variable, an attribute or a key; None of what else there is."""
         if isinstance(node, ast.Name):
-            return f"{node.id}@{self._function if node.id in self._own else self._file}"
+            return self.variable(node.id)
         if isinstance(node, ast.Attribute):
             return f".{node.attr}"  # what it is of may have another name elsewhere
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and type(node.slice.value) is str:
             return f"[{node.slice.value}]"
         return None
+
+    def variable(self, name: str) -> str:
+        """Return the name of a variable."""
+        return f"{name}@{self._function if name in self._own else self._file}"
 
     def is_own(self, name: str) -> bool:
         """Whether a name is one of the function's own, which nothing else has."""
@@ -64,14 +71,26 @@ class Names:
     def receiver(self, call: ast.Call) -> str | None:
         """Return the name of the object whose method is called, unless that is a module or the method's own object."""
         node = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if node is None or (isinstance(node, ast.Name) and node.id in (_SELF | self._text.imported)):
+        if node is None or (isinstance(node, ast.Name) and node.id in (SELF | self._text.imported)):
             return None
         name = self.name(node)
         return f"{name}{GROWN}" if name is not None and called(call) in _GROW else name
 
+    def set_by_name(self, call: ast.Call, words: Mapping[str, str]) -> set[str]:
+        """Return the attribute that ``setattr`` gives a value; its name may be one of the ``words``."""
+        if called(call) not in _BY_NAME or len(call.args) < 2:
+            return set()
+        node = call.args[-2]
+        text = node.value if isinstance(node, ast.Constant) else words.get(self.name(node) or "")
+        return {f".{text}" if isinstance(text, str) else ANY}
+
     def reads(self, test: ast.AST, *, turns: bool = False) -> set[str]:
         """Return what is read there; ``turns``: by the condition of a loop, which what grows does not end."""
-        return {*_Reads(self, turns=turns).visit(test, bare=True), *self._within(test)}
+        found = self._read.get((test, turns))
+        if found is None:
+            found = {*_Reads(self, turns=turns).visit(test, bare=True), *self._within(test)}
+            self._read[test, turns] = found
+        return found
 
     def _within(self, node: ast.AST, depth: int = 0) -> Iterator[str]:
         """Yield what the script's functions and properties read that are asked there."""
@@ -82,6 +101,13 @@ class Names:
                     if isinstance(one, ast.Attribute):
                         yield f".{one.attr}"
                 yield from self._within(function, depth + 1)
+
+
+def _repeated(code: CodeType) -> Iterator[str]:
+    """Yield what only the comprehensions of a function have, which are codes of their own before Python 3.12."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and one.co_name in WITHIN:
+            yield from {*one.co_varnames, *one.co_cellvars, *_repeated(one)} - {*code.co_names, *one.co_freevars}
 
 
 def _asked(node: ast.AST) -> str:
@@ -129,5 +155,5 @@ class _Reads:
 
     def _object(self, node: ast.AST) -> Iterator[str]:
         name = self._names.name(node)
-        if name is not None and not (isinstance(node, ast.Name) and node.id in _SELF):
+        if name is not None and not (isinstance(node, ast.Name) and node.id in SELF):
             yield name

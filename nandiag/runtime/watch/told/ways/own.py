@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TypeAlias
 
@@ -12,12 +12,11 @@ from nandiag.runtime.evidence.around.place import end_of
 from nandiag.runtime.frames import USER, Frame, kind_of, span
 from nandiag.runtime.frames.text import nodes_of, tree_of
 from nandiag.runtime.watch.told.ways.followed import Followed
-from nandiag.runtime.watch.told.ways.names import Names
-from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Text, adds, called, text_of
+from nandiag.runtime.watch.told.ways.names import ANY, SELF, Names
+from nandiag.runtime.watch.told.ways.text import BRANCHES, GIVEN, Span, Text, adds, called, span_of, text_of
 
 _REPEATS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 _MAPS = frozenset({"map", "starmap"})
-_Span: TypeAlias = tuple[int, int, int, int]
 
 
 class Own:
@@ -28,11 +27,11 @@ class Own:
         self._at = None if function.asks is None else self._place(*function.asks)
         self._counts: set[str] | None = None
 
-    def _place(self, line: int, instruction: int) -> _Span:
+    def _place(self, line: int, instruction: int) -> Span:
         """Return where the answer is read; of a statement that asks its condition, for a jump has all of it."""
         at = span(Frame(self.function.code, instruction)) or (line, line, -1, -1)
-        tests = (node.test for node in self.text.at.get(line, ()) if hasattr(node, "test") and _span(node) == at)
-        return next(map(_span, tests), at)
+        tests = (node.test for node in self.text.at.get(line, ()) if hasattr(node, "test") and span_of(node) == at)
+        return next(map(span_of, tests), at)
 
     def asks(self, node: ast.AST) -> bool:
         """Whether the answer was read within ``node``."""
@@ -68,6 +67,28 @@ class Own:
             self._counts = found
         return bool(self.names.reads(test) & self._counts)
 
+    def is_counted_elsewhere(self, node: ast.AST) -> bool:
+        """Whether what ``node`` adds to is added to by other functions of the file as well."""
+        names = {name for name in self.names.targets(node) if name[0] == "."} if adds(node) else set[str]()
+        others = (one for one in self.text.adding if self.text.scope(one) is not self.text.scope(node))
+        return bool(names) and any(self.names.targets(one) & names for one in others)
+
+    def called_at(self, frame: Frame, line: int) -> ast.Call | None:
+        """Return the call that an instruction makes; by its ``line`` where columns are not known."""
+        at = span(frame)
+        if at is not None:
+            return self.text.calls.get(at)
+        calls = [one for node in self.text.at.get(line, ()) for one in ast.walk(node) if isinstance(one, ast.Call)]
+        return calls[0] if len(calls) == 1 else None
+
+    def asked_before(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what is asked before ``node`` in the same expression, that it is run or not by."""
+        for outer, part in self.text.around(node):
+            if isinstance(outer, ast.IfExp) and part is not outer.test:
+                yield outer.test
+            elif isinstance(outer, ast.BoolOp):
+                yield from outer.values[: outer.values.index(part)]  # type: ignore[arg-type]
+
     def is_done_as_well(self, node: ast.AST, branch: ast.AST) -> bool | None:
         """Whether turns without such an answer do what ``node`` does too, which is run for a ``branch``; None: perhaps.
 
@@ -97,6 +118,81 @@ class Own:
                 return
             if isinstance(outer, BRANCHES):
                 yield outer
+
+
+# Whether it is of the answer, of a value; and of each that is packed into a tuple, or has a name.
+Found: TypeAlias = Callable[[ast.AST], bool | None]
+Packed: TypeAlias = list[bool | None] | dict[str, bool | None]
+
+
+class Bound:
+    """What a function's arguments stand for: whether each was ``found`` to be of the answer, by the text of the call.
+
+    The ``bad`` ones are known to be bad numbers. ``packed`` are those that ``rest`` holds, and ``packed_words``.
+    """
+
+    def __init__(self, code: CodeType, bad: frozenset[str]) -> None:
+        first, names = code.co_argcount, code.co_varnames
+        more = first + code.co_kwonlyargcount
+        self.rest = names[more] if code.co_flags & inspect.CO_VARARGS else None
+        more += self.rest is not None
+        self.words = names[more] if code.co_flags & inspect.CO_VARKEYWORDS else None
+        self._names, self._bad = names[:first], bad
+        self.packed, self.packed_words = list[bool | None](), dict[str, bool | None]()
+        self.found: dict[str, bool | None] = dict.fromkeys(names[: more + (self.words is not None)], False)
+        self._is_by_fact()
+
+    def gives(self, call: ast.Call, found_of: Found, packed_in: Callable[[ast.AST], Packed | None]) -> None:
+        """Take the arguments of a ``call``."""
+        given, all_known = list[bool | None](), True
+        for one in call.args:
+            packed = packed_in(one.value) if isinstance(one, ast.Starred) else [found_of(one)]
+            given += packed if isinstance(packed, list) else []
+            all_known = all_known and (isinstance(packed, list) or found_of(one) is False)
+        names = self._names[self._bound(call) :]
+        self.found |= dict(zip(names, given, strict=False))
+        self.packed = given[len(names) :]
+        all_known = all_known and (not self.packed or self.rest is not None)
+        if self.rest is not None:
+            self.found[self.rest] = _any(self.packed)
+        for word in call.keywords:
+            packed = packed_in(word.value) if word.arg is None else {word.arg: found_of(word.value)}
+            self._gives_words(packed if isinstance(packed, dict) else {})
+            all_known = all_known and (isinstance(packed, dict) or found_of(word.value) is False)
+        self._is_by_fact()
+        if not all_known:
+            self.is_not_known(but=names[: len(given)])
+
+    def _gives_words(self, words: Mapping[str, bool | None]) -> None:
+        for name, found in words.items():
+            if name in self.found:
+                self.found[name] = found
+            elif self.words is not None:
+                self.packed_words[name] = found
+                self.found[self.words] = _any([*self.packed_words.values()])
+
+    def _bound(self, call: ast.Call) -> int:
+        """Return how many arguments stand before those of the call: the object of a method."""
+        first = call.args[0] if call.args else None
+        by_name = isinstance(call.func, ast.Name) and isinstance(first, ast.Name) and first.id in SELF
+        return int(bool(self._names) and self._names[0] in SELF and not by_name)
+
+    def _is_by_fact(self) -> None:
+        """Where as many are bad numbers as are made of the answer, it is these."""
+        if self._bad and len(self._bad) >= list(self.found.values()).count(True):
+            self.found = {name: False if found is True else found for name, found in self.found.items()}
+        self.found |= dict.fromkeys(self._bad, True)
+
+    def is_not_known(self, but: Sequence[str] = ()) -> bool:
+        """Any may be of the answer, where one is that was given; returns whether that is so."""
+        given = any(found is not False for found in (*self.found.values(), *self.packed)) or bool(but)
+        names = [name for name, found in self.found.items() if found is False and name not in but]
+        self.found |= dict.fromkeys(names if given else (), None)
+        return given
+
+
+def _any(found: Sequence[bool | None]) -> bool | None:
+    return True if True in found else None if None in found else False
 
 
 _ALIKE = {ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.Call}
@@ -134,12 +230,6 @@ def _doing(node: ast.AST) -> str:
     return f"{' '.join(map(ast.unparse, targets))} = {value}"
 
 
-def _span(node: ast.AST) -> _Span:
-    """Return the first line of a node, its last one, and its columns; below 0 where they are not known."""
-    line, column = end_of(node)  # type: ignore[arg-type]
-    return node.lineno, line, node.col_offset, column  # type: ignore[attr-defined]
-
-
 def set_in(code: CodeType, *, surely: bool) -> set[str]:
     """Return what a function gives a value that outlives it, ``surely`` or under a condition of its own alone."""
     text = text_of(code.co_filename) if kind_of(code.co_filename) == USER else None
@@ -153,5 +243,6 @@ def set_in(code: CodeType, *, surely: bool) -> set[str]:
         for node in ast.walk(function):
             if surely or any(isinstance(outer, BRANCHES) for outer, _ in text.around(node)):
                 found |= names.targets(node) if isinstance(node, GIVEN) else set()
-                found |= {names.receiver(node) or ""} if isinstance(node, ast.Call) else set()
+                if isinstance(node, ast.Call):
+                    found |= {names.receiver(node) or "", *names.set_by_name(node, {})} - {ANY}
     return {name for name in found if name and not names.is_own(name)}

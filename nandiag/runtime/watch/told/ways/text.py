@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TypeAlias
 
-from nandiag.runtime.evidence.around.place import Function, imported
+from nandiag.runtime.evidence.around.place import Function, end_of, imported
 from nandiag.runtime.frames.text import nodes_of, tree_of
 
+# The first line of a node, its last one, and its columns; below 0 where they are not known.
+Span: TypeAlias = tuple[int, int, int, int]
 _READS = frozenset({"item", "tolist", "float", "bool", "isfinite", "isnan", "isinf"})
+# Comprehensions, which are no statements: these have no loop of such.
+WITHIN = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 GIVEN = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr
 # What is run or not, by an answer.
@@ -22,17 +27,27 @@ _NOT_RUN = (*Function.__args__, ast.ClassDef, ast.Try)
 
 
 class Text:
-    """A file's nodes: those ``at`` a line, in their order; ``functions`` by their names; what is ``adding``."""
+    """A file's nodes: those ``at`` a line, in their order; ``functions`` by their names; what is ``adding``.
+
+    ``calls`` and ``lambdas`` by where they stand.
+    """
 
     def __init__(self, tree: ast.Module) -> None:
         self.at, self.functions = defaultdict[int, list[ast.AST]](list), defaultdict[str, list[ast.AST]](list)
         self.adding = list[ast.AST]()
+        self.sites = Counter[str]()  # how many calls there are of each name
+        self.calls, self.lambdas = dict[Span, ast.Call](), defaultdict[int, list[ast.Lambda]](list)
         self._parents = dict[ast.AST, ast.AST]()
         self.imported = frozenset(imported(tree))
         for node in nodes_of(tree):
             self._parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
             if isinstance(node, Function):
                 self.functions[node.name].append(node)
+            elif isinstance(node, ast.Call):
+                self.calls[span_of(node)] = node
+                self.sites[called(node)] += 1
+            elif isinstance(node, ast.Lambda):
+                self.lambdas[node.lineno].append(node)
             if adds(node):
                 self.adding.append(node)
             for line in _lines(node):
@@ -55,6 +70,12 @@ class Text:
     def loop(self, node: ast.AST) -> ast.AST:
         """Return the innermost loop around a ``node``, or its function."""
         return next((one for one, _ in self.around(node) if isinstance(one, LOOPS)), self.scope(node))
+
+
+def span_of(node: ast.AST) -> Span:
+    """Return where a node stands."""
+    line, column = end_of(node)  # type: ignore[arg-type]
+    return node.lineno, line, node.col_offset, column  # type: ignore[attr-defined]
 
 
 def text_of(file: str) -> Text | None:
@@ -114,6 +135,12 @@ def adds(node: ast.AST) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     texts = {ast.unparse(one) for one in targets}
     return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in texts for one in ast.walk(value))
+
+
+def is_flag(node: ast.AST) -> bool:
+    """Whether a statement gives a value that is always the same: good turns do not what ends the run."""
+    value = None if isinstance(node, ast.AugAssign) else getattr(node, "value", None)
+    return isinstance(value, ast.Constant | ast.Attribute)
 
 
 def parts_read(node: ast.AST) -> list[ast.expr]:

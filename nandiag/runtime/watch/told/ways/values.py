@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import math
 import operator
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Numbers: TypeAlias = Mapping[str, int | float | bool]
 
+_LONGEST, _MOST = 64, 16  # of a text; of values that are packed into one
 _NUMBERS = frozenset({int, float, bool})
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
@@ -25,6 +28,30 @@ def numbers_of(frame: FrameType) -> Numbers:
     """Return the plain numbers that names of a function stand for, its own and those that it reads of its module."""
     named: dict[str, Any] = {name: frame.f_globals.get(name) for name in frame.f_code.co_names} | frame.f_locals
     return {name: value for name, value in named.items() if type(value) in _NUMBERS}
+
+
+class Given(NamedTuple):
+    """What a function was given: which names stand for ``bad`` numbers, and which for short ``words``."""
+
+    bad: frozenset[str]
+    words: Mapping[str, str]
+
+
+def given_to(frame: FrameType) -> Given:
+    """Return what is known of the arguments of a function that begins; nothing of the script's is run for it."""
+    code = frame.f_code
+    more = [bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + sum(more)]
+    held = frame.f_locals
+    known = [(name, held.get(name)) for name in names]
+    words = {name: one for name, one in known if type(one) is str and len(one) <= _LONGEST}
+    return Given(frozenset(name for name, one in known if _is_bad(one)), words)
+
+
+def _is_bad(value: Any) -> bool:
+    if type(value) is tuple:
+        return any(type(one) is float and not math.isfinite(one) for one in value[:_MOST])
+    return type(value) is float and not math.isfinite(value)
 
 
 def truth_of(test: ast.expr, numbers: Numbers) -> bool | None:
