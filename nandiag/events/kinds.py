@@ -341,6 +341,7 @@ class Compared:
     called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
     the learning rate, where it is not what the optimizer was made with and the script's text has few of them.
     ``exchanged`` are the lines in which the script exchanged weights, or what is as large, between updates.
+    ``hooked``: hooks make the updates within backward.
     """
 
     step: int
@@ -352,6 +353,7 @@ class Compared:
     arguments: tuple[Argument, ...] = ()
     rate_set_at: tuple[str, ...] = ()
     exchanged: tuple[str, ...] = ()
+    hooked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
