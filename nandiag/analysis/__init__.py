@@ -76,7 +76,7 @@ def _of_claim(
 
     def concluded(of: Claim) -> Verdict:
         background = Background(histories.get(of.ranks[0]), causes, rates, shared)
-        return verdict.of_claim(of, origin_of(of, record.logs), events, background)
+        return run.with_sender(verdict.of_claim(of, origin_of(of, record.logs), events, background), record)
 
     found = concluded(claim)
     alone = narrowed(claim, events, found, fastest(rates)) if shared else claim

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from nandiag.analysis.ranks import crashed_late, last_logs, world_of
-from nandiag.analysis.report import RankState, Run
+from nandiag.analysis.report import Origin, RankState, Run, Verdict
 from nandiag.events import Activations, Armed, Attached, Finished, Harm, History, Looked, Note, ProbeDark, words
 from nandiag.store.reader import RankLog, RunRecord
 
@@ -59,6 +60,34 @@ def _versions(record: RunRecord, attached: list[Attached]) -> dict[str, str | No
     if armed is not None:
         told.update(torch=armed.torch, cuda=armed.cuda, nccl=armed.nccl, driver=armed.driver)
     return {**known, **{name: text for name, text in told.items() if text}}
+
+
+def with_sender(verdict: Verdict, record: RunRecord) -> Verdict:
+    """Return the verdict with the line from which it was sent, where it tells by which call something came here."""
+    for at, text in enumerate(verdict.evidence):
+        known = _CAME.search(text)
+        place = None if known is None or verdict.origin is None else _sent_at(verdict.origin, known, record)
+        if known is not None and place is not None:
+            told = f"{text}; rank {known[1]} sent it {place}"
+            return replace(verdict, evidence=(*verdict.evidence[:at], told, *verdict.evidence[at + 1 :]))
+    return verdict
+
+
+_CAME = re.compile(r" came from rank (\d+), by the (recv|irecv|broadcast|scatter)\b")
+_SENDS = {"recv": ("send", "isend"), "irecv": ("send", "isend")}
+
+
+def _sent_at(origin: Origin, came: re.Match[str], record: RunRecord) -> str | None:
+    """Return the one line of the sender's script that makes such calls to the origin's ranks, as far as it is known."""
+    log = last_logs(record.logs).get(int(came[1]))
+    calls = () if log is None or log.standing is None else log.standing.calls
+    ops = _SENDS.get(came[2], ())
+    of = [one for one in calls if (one.op == came[2] and not ops) or (one.op in ops and one.peer in origin.ranks)]
+    places = {(one.place.file, one.place.line) for one in of if one.place is not None}
+    if len(places) != 1 or any(one.place is None for one in of):
+        return None
+    ((file, line),) = places
+    return f"in line {line}" if file == origin.file else f"at {words.place([file, line])}"
 
 
 def history_of(record: RunRecord, matter: Iterable[int]) -> dict[str, History]:

@@ -339,9 +339,9 @@ class Compared:
     ``fresh`` are the names of the first few of its parameters of which no update was made before this step, while
     others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
     called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
-    the learning rate, where it is not what the optimizer was made with and the script's text has few of them.
-    ``exchanged`` are the lines in which the script exchanged weights, or what is as large, between updates;
-    ``restores_at`` (``file:line``) is where it puts back weights that it kept.
+    the learning rate, where it is not what the optimizer was made with and few do; ``exchanged`` those that exchanged
+    weights, or what is as large, between updates; ``restores_at`` (``file:line``) is where the script puts back weights
+    that it kept. ``hooked``: hooks update in backward.
     """
 
     step: int
@@ -354,6 +354,7 @@ class Compared:
     rate_set_at: tuple[str, ...] = ()
     exchanged: tuple[str, ...] = ()
     restores_at: tuple[str, ...] = ()
+    hooked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
-from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at
+from nandiag.analysis.verdict.resume import TELLS_WHERE, resume_at
 from nandiag.events import words
 from nandiag.render.lines import hang, nccl
 from nandiag.render.lines.spread import spread_lines

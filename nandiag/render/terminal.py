@@ -15,7 +15,7 @@ from rich.text import Text
 from nandiag.analysis.early import SLUGS
 from nandiag.analysis.hangs.told import Hang
 from nandiag.analysis.report import Finding, Origin, Report, Verdict
-from nandiag.analysis.verdict.steady import TELLS_WHERE, resume_at, resume_words
+from nandiag.analysis.verdict.resume import TELLS_WHERE, resume_at, resume_words
 from nandiag.events import words
 from nandiag.render.frame import COMMAND, MOST, STYLES, Frame, hanging
 from nandiag.render.lines import hang as hangs

@@ -6,7 +6,7 @@ import ast
 import math
 
 from nandiag.analysis.causes.facts import POSSIBLE, Cause, Facts
-from nandiag.analysis.causes.mends.script import fitting
+from nandiag.analysis.causes.mends.script import fitting, parsing
 from nandiag.analysis.report import Origin, Suggestion
 from nandiag.events import TensorFact, words
 
@@ -27,7 +27,8 @@ def explain(facts: Facts) -> Cause | None:
     if name is None or low >= -_WHOLE:
         return None
     text = f"the loss was {words.number(low)} before; a binary cross-entropy is never below 0 while its targets lie "
-    look = Suggestion(f"Look at {name}: does it lie between 0 and 1?", f"assert (({name} >= 0) & ({name} <= 1)).all()")
+    check = parsing.written("assert (({} >= 0) & ({} <= 1)).all()", name, name)
+    look = Suggestion(f"Look at {name}: does it lie between 0 and 1?", check)
     return Cause("domain_error", (f"{text}between 0 and 1",), (look,), POSSIBLE, story=True, leads=True)
 
 

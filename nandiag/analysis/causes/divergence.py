@@ -14,7 +14,7 @@ from nandiag.analysis.causes.course import Course, Row, courses, shown
 from nandiag.analysis.causes.facts import HALF, LIKELY, POSSIBLE, Cause, Facts, dtype_of
 from nandiag.analysis.causes.mends import multipliers
 from nandiag.analysis.causes.mends.scales import own, starts
-from nandiag.analysis.causes.mends.steps import rates, reach
+from nandiag.analysis.causes.mends.steps import clips, rates, reach
 from nandiag.analysis.causes.overflow import overflows
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -252,9 +252,8 @@ def _by_leap(facts: Facts, course: Course, strength: int) -> Cause | None:
 def _second_line(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     if facts.clip is not None:
         return ()
-    return (
-        Suggestion("As a second line of defence, clip the gradients before the update.", facts.clipped(course.own)),
-    )
+    text = "As a second line of defence, clip the gradients before the update"
+    return (clips.before(facts, course.own, text),)
 
 
 def _too_large(facts: Facts, row: Row, strength: int) -> Cause | None:
@@ -384,7 +383,7 @@ def _clip(facts: Facts, course: Course) -> tuple[Suggestion, ...]:
     if facts.clip is not None:
         return (Suggestion("The gradients are clipped already: bound what has no bound, or lower the learning rate."),)
     return (
-        Suggestion("Clip the gradients before each update.", facts.clipped(course.own)),
+        clips.before(facts, course.own, "Clip the gradients before each update"),
         Suggestion("Where the norm grows all the same: lower the learning rate, and bound what has no bound."),
     )
 

@@ -24,7 +24,7 @@ from nandiag.analysis.causes.mends.exponentials import forms, scalings, scans, s
 from nandiag.analysis.causes.mends.limits import bounded, quotient
 from nandiag.analysis.causes.mends.logarithms import probabilities
 from nandiag.analysis.causes.mends.scales import measured
-from nandiag.analysis.causes.mends.script import bounding, fitting, quotients
+from nandiag.analysis.causes.mends.script import bounding, fitting, parsing, quotients
 from nandiag.analysis.causes.mends.script.guards import under_root
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Suggestion
@@ -304,7 +304,7 @@ def _in_update(facts: Facts, divisor: TensorFact) -> tuple[Suggestion, ...]:
     if made is not None:
         return (made,)
     eps = "1e-4" if dtype_of(divisor) == "float16" else "1e-8"
-    code = quotients.divisor(facts.origin, lambda text: f"({fitting.unbracketed(text)} + {eps})")
+    code = quotients.divisor(facts.origin, lambda text: parsing.written(f"({{}} + {eps})", fitting.unbracketed(text)))
     if code is None or quotients.rooted(facts.origin, str) is None:
         return _suggestions(facts, divisor)
     return (Suggestion("Add a small number to the divisor, as the eps of torch's optimizers is.", code),)

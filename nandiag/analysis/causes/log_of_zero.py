@@ -15,7 +15,7 @@ from nandiag.analysis.causes.mends.exponentials import recurrences
 from nandiag.analysis.causes.mends.logarithms import handed, left_out, log_space, probabilities, scores, shared
 from nandiag.analysis.causes.mends.matrices import determinants
 from nandiag.analysis.causes.mends.scales import measured
-from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, quotients
+from nandiag.analysis.causes.mends.script import bounding, fitting, masks, meanings, parsing, quotients
 from nandiag.analysis.causes.mends.script.guards import least
 from nandiag.analysis.explained.explanation import Explanation
 from nandiag.analysis.report import Origin, Suggestion
@@ -271,7 +271,7 @@ def _ratio(facts: Facts, op: str, bound: Suggestion) -> tuple[Suggestion, ...]:
     odd = _odds(part)
     if odd is not None:
         return (odd,)
-    sides = f"({ast.unparse(part.left)} + 1e-12) / ({ast.unparse(part.right)} + 1e-12)"
+    sides = parsing.written("({} + 1e-12) / ({} + 1e-12)", part.left, part.right)
     code = fitting.line_of(facts.origin, found[0], part, lambda _: sides)
     apart = None if same else left_out.samples(facts, op, part)
     if apart is not None:
@@ -288,7 +288,7 @@ def _is_of_itself(part: ast.BinOp) -> bool:
 
 def _of_a_branch(facts: Facts, line: str, part: ast.BinOp) -> Suggestion | None:
     """A branch of ``torch.where`` that is not taken has a gradient all the same: 0/0 there is NaN as log(0) is."""
-    bounds = f"({ast.unparse(part.left)} / {fitting.bracketed(part.right)}.clamp_min(1e-12)).clamp_min(1e-12)"
+    bounds = parsing.written("({} / {}.clamp_min(1e-12)).clamp_min(1e-12)", part.left, part.right)
     code = fitting.line_of(facts.origin, line, part, lambda _: bounds)
     text = (
         "torch.where takes it for some values alone, but it is computed for all: keep the argument away from zero, and "

@@ -21,7 +21,7 @@ from nandiag.analysis.verdict.imported import in_names_of_file
 from nandiag.analysis.verdict.libraries import in_own_lines
 from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
-from nandiag.analysis.verdict.summary import summary
+from nandiag.analysis.verdict.summary import other_kind, summary
 from nandiag.analysis.verdict.unlooked import silent
 from nandiag.analysis.ways.spread import spread_of
 from nandiag.events import Alike, Compared, History, Looked, TensorFact, Warned, words
@@ -58,7 +58,7 @@ def of_claim(claim: Claim, origin: Origin, timeline: Timeline, background: Backg
     why = [*(text for cause in named for text in cause.evidence), *apart, *after]
     return Verdict(
         anomaly=True,
-        summary=summary(claim, origin, before(claim, timeline), background.history),
+        summary=summary(claim, origin, before(claim, timeline), background.history, other_kind(claim, timeline)),
         confidence=claim.confidence,
         reproduced=_reproduced(claim, timeline),
         cause=chosen.slug if chosen else None,

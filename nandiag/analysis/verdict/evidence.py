@@ -10,7 +10,7 @@ from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
 from nandiag.analysis.timeline import STARTS, STATE, Seen, Timeline
 from nandiag.analysis.verdict.seen import look_facts
-from nandiag.analysis.verdict.summary import own_of
+from nandiag.analysis.verdict.summary import other_kind, own_of
 from nandiag.analysis.verdict.unlooked import unlooked
 from nandiag.analysis.ways.begun import is_held_too, is_sent_too
 from nandiag.analysis.ways.carried import is_exchanged, way_of
@@ -39,10 +39,7 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
         yield f"That {words.ranks(claim.ranks)} made them is inferred."
     yield from _clean_look(claim, timeline)
     if claim.later is not None:
-        yield (
-            f"From then on every op was watched, and this is what was seen at step {claim.later.event.step}: that step "
-            f"{claim.step} broke in the same place is inferred."
-        )
+        yield _watched_later(claim, claim.later.event.step, timeline)
     own = own_of(claim)
     if own is not None:
         yield f"Steps are counted by the optimizer that is ahead; {own[0]} had made {words.count(own[1], 'update')}."
@@ -57,6 +54,13 @@ def evidence(claim: Claim, origin: Origin, timeline: Timeline, cause: str | None
     yield from _through_exchange(claim, timeline)
     yield from _scalers_part(claim, timeline)
     yield from _went_too([one for one in claim.others if not is_exchanged(one, timeline)], claim, timeline)
+
+
+def _watched_later(claim: Claim, step: int, timeline: Timeline) -> str:
+    seen = f"From then on every op was watched, and this is what was seen at step {step}: "
+    if other_kind(claim, timeline) is None:
+        return f"{seen}that step {claim.step} broke in the same place is inferred."
+    return f"{seen}step {claim.step} need not have broken in the same place, for its loss was of another kind."
 
 
 def _went_too(others: list[Seen[Looked]], claim: Claim, timeline: Timeline) -> Iterable[str]:

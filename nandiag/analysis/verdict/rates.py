@@ -19,25 +19,38 @@ _SAME = 1.001
 def rates_of(histories: Mapping[int, History | None], step: int) -> tuple[dict[int, float], bool]:
     """Return each rank's learning rate at the newest step up to ``step`` that all have, and whether all trained alike.
 
-    A rank without a rate, or with several optimizers, is left out; one that had ended before is compared by its last
-    step. Alike are those whose gradients had the same norm there: what they train by is shared.
+    A rank without a rate is left out, or with another number of optimizers than most have; one that had ended before is
+    compared by its last step. Of several optimizers, which ranks need not number alike, it is the lowest rate that not
+    all ranks have. Alike are those whose gradients had the same norm there: what they train by is shared.
     """
     rows = {rank: found for rank, known in histories.items() if (found := _rows(known, step))}
+    counts = {rank: max(map(len, found.values())) for rank, found in rows.items()}
+    many = max(counts.values(), key=[*counts.values()].count, default=0)
+    rows = {rank: found for rank, found in rows.items() if counts[rank] == many}
     common = set.intersection(*(set(found) for found in rows.values())) if rows else set()
+    common = {at for at in common if all(len(found[at]) == many for found in rows.values())}
     if not common:
         return {}, False
-    rates = {rank: found[max(common)][0] for rank, found in rows.items()}
-    norms = [[found[at][1] for found in rows.values()] for at in sorted(common)]
-    last = next((one for one in reversed(norms) if all(norm is not None and math.isfinite(norm) for norm in one)), [])
-    known = [norm for norm in last if norm]
-    return rates, len(known) > 1 and len(known) == len(rows) and max(known) <= min(known) * _SAME
+    newest = {rank: sorted(rate for rate, _ in found[max(common)]) for rank, found in rows.items()}
+    place = next((at for at, of in enumerate(zip(*newest.values(), strict=True)) if len(set(of)) > 1), 0)
+    rates = {rank: own[place] for rank, own in newest.items()}
+    return rates, many == 1 and _are_alike([[found[at][0][1] for found in rows.values()] for at in sorted(common)])
 
 
-def _rows(known: History | None, step: int) -> dict[int, tuple[float, float | None]]:
-    if known is None or len(set(known.optimizer)) > 1:
-        return {}
-    rows = zip(known.step, known.lr, known.grad_norm, strict=False)
-    return {at: (rate, norm) for at, rate, norm in rows if at <= step and rate is not None}
+def _are_alike(norms: list[list[float | None]]) -> bool:
+    """Whether the ranks' norms were the same at the newest of the steps in which all were finite."""
+    finite = ([norm for norm in of if norm is not None and math.isfinite(norm)] for of in reversed(norms))
+    known = next((of for of in finite if len(of) == len(norms[-1])), [])
+    return len(known) > 1 and min(known) > 0 and max(known) <= min(known) * _SAME
+
+
+def _rows(known: History | None, step: int) -> dict[int, list[tuple[float, float | None]]]:
+    """Return the rate and the norm of each update, by its step."""
+    rows: dict[int, list[tuple[float, float | None]]] = {}
+    for at, rate, norm in () if known is None else zip(known.step, known.lr, known.grad_norm, strict=False):
+        if at <= step and rate is not None:
+            rows.setdefault(at, []).append((rate, norm))
+    return rows
 
 
 def narrowed(claim: Claim, timeline: Timeline, verdict: Verdict, ranks: Collection[int]) -> Claim:

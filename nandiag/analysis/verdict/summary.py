@@ -7,17 +7,20 @@ from dataclasses import replace
 
 from nandiag.analysis.origin import Claim
 from nandiag.analysis.report import Origin
-from nandiag.analysis.timeline import STATE, name_of_own
+from nandiag.analysis.timeline import STATE, Timeline, name_of_own
 from nandiag.analysis.verdict.steady import handed_at, loaded_behind, made_behind
 from nandiag.analysis.ways.carried import reduction_of
 from nandiag.analysis.ways.messages import given_of
 from nandiag.events import History, Looked, TensorFact, words
 
 
-def summary(claim: Claim, origin: Origin, skipped: int = 0, history: History | None = None) -> str:
+def summary(
+    claim: Claim, origin: Origin, skipped: int = 0, history: History | None = None, apart: str | None = None
+) -> str:
     """Return the verdict in one sentence, without a full stop: what, rank, step, phase, place.
 
-    ``skipped`` updates before were left out, and the step does not count them. ``history`` shows who rests.
+    ``skipped`` updates before were left out, and the step does not count them. ``history`` shows who rests. ``apart``
+    is :func:`other_kind`.
     """
     ranks, step = words.ranks(origin.ranks), _step_of_both(claim, origin, history) + _skipped(skipped)
     kind = _kind(claim, origin)
@@ -25,6 +28,8 @@ def summary(claim: Claim, origin: Origin, skipped: int = 0, history: History | N
         return f"The loss scale of GradScaler collapsed on {ranks} {step}"
     if claim.later is not None:
         again = f"and again at step {claim.later.event.step}: {_again(claim, origin)}"
+        if apart is not None:
+            again = f"where is not known; at step {claim.later.event.step} a loss of {apart}: {_again(claim, origin)}"
         return f"{_first_harm(claim)} on {ranks} {step}, {again}"
     if claim.basis == "loss":
         return f"{kind} {_lost(claim)} on {ranks} {step}"
@@ -173,6 +178,20 @@ def _first_harm(claim: Claim) -> str:
     harm = claim.harm.event if claim.harm else None
     kind = (words.bad_kind(harm.tensors) if harm else None) or "NaN"
     return f"{kind} {_lost(claim) if claim.basis == 'loss' else 'gradients'}"
+
+
+def other_kind(claim: Claim, timeline: Timeline) -> str | None:
+    """Return what the loss was when harm was seen live, where it had been of another kind at the first harm.
+
+    An infinite loss that comes to be NaN need not have broken in the place that made it NaN.
+    """
+    first, later = claim.harm, claim.later
+    if first is None or later is None or claim.basis != "loss":
+        return None
+    of = [one.event for one in timeline.harms if (one.rank, one.attempt) == (later.rank, later.attempt)]
+    kinds = {one.step: words.bad_kind(one.tensors) for one in reversed(of) if one.what == "loss"}
+    then, kind = kinds.get(claim.step, words.bad_kind(first.event.tensors)), kinds.get(later.event.step)
+    return None if kind == then else kind
 
 
 def _again(claim: Claim, origin: Origin) -> str:

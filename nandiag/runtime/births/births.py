@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,6 +41,7 @@ from nandiag.runtime.together.census import has_peers
 
 _FRAMES = 6
 _DEEPEST = 6
+_MOST_NUMBERS = 64
 _CUT_SHORT = (
     "The script makes so many torch calls before its first step that nandiag ceased to look at them: the line that "
     "made the weight bad may be among those that were not seen."
@@ -58,6 +61,7 @@ class Births:
         self.handed_out = HandedOut()
         self.stored: Stored | None = None
         self.known: Looked | None = None
+        self._numbers = _MOST_NUMBERS
         self.unknown: tuple[int, list[Held]] = (-1, [])
 
     def bad_from_the_start(self, held: Sequence[Held], step: int) -> None:
@@ -256,9 +260,14 @@ class Births:
             self.stored.written(tensor, laid)
         if not self.prelude.on:
             self.record.files.forget(tensor)
-        if self.prelude.on or (laid is not None and self.record.leaves(tensor, laid)):
+        number = type(laid) is float and math.isnan(laid)
+        if self.prelude.on or (laid is not None and not number and self.record.leaves(tensor, laid)):
             return
         self.forget(tensor)
+        # By a view that is gone when harm is found, as that of a shard: to_local() gives another tensor each time.
+        if number and self._numbers > 0 and has_peers():
+            self._numbers -= 1
+            self.record.lays(tensor, Call("fill_", places(sys._getframe(1), _FRAMES)[0]))
 
     def forget(self, tensor: Tensor) -> None:
         """Something that is not looked at has written into ``tensor``."""

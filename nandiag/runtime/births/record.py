@@ -105,6 +105,10 @@ class Record:
         """The storage ``key`` is another one's now, or holds what is not looked at."""
         self._states.pop(key, None)
 
+    def lays(self, tensor: Tensor, call: Call) -> None:
+        """The loop has a number that is none written there."""
+        self._put(tensor, Birth(LAST, call, op="aten.fill_.Scalar", facts={"laid": True}))
+
     def leaves(self, tensor: Tensor, laid: Any) -> bool:
         """Whether ``laid``, which is about to be written there, is finite, and so no part of what is bad there."""
         if self.state_of(tensor) is None:

@@ -19,6 +19,7 @@ from nandiag.runtime.look.weights import Held
 
 _THROUGH = "what it went through on its way into the weight was not looked at and is gone"
 _LAST = "this is the last write into it that was seen; what made the values was not looked at"
+_LAID = "this line wrote NaN there, and nothing was seen to write there since"
 
 
 def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
@@ -30,7 +31,7 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
         site = replace(site, module=owner.module, module_class=owner.module_class)
     through = bool(birth.facts.get("through"))
     unsure = birth.how == LAST or through or bool(birth.facts.get("unsure"))
-    facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through"}}
+    facts = {key: value for key, value in birth.facts.items() if key not in {"unsure", "through", "laid"}}
     facts |= {} if held is None else {"weight": held.name, "weight_is": _kind(held)}
     by = None if held is None else holder(held.tensor)
     facts |= {} if by is None else {"held_by": by}
@@ -44,8 +45,14 @@ def tell(tensor: Tensor, held: Held | None, birth: Birth, step: int) -> Looked:
         phase="data" if held is None else "checkpoint" if birth.how == FILE else "init", source=source,
         site=site, inputs=birth.inputs, outputs=outputs,
         facts={**facts, "birth": birth.how, "call": birth.call.name},
-        reason=_THROUGH if through and birth.how != LAST else _LAST if unsure else None,
+        reason=_reason(birth, through=through, unsure=unsure),
     )  # fmt: skip
+
+
+def _reason(birth: Birth, *, through: bool, unsure: bool) -> str | None:
+    if birth.facts.get("laid"):
+        return _LAID
+    return _THROUGH if through and birth.how != LAST else _LAST if unsure else None
 
 
 def _kind(held: Held) -> str:

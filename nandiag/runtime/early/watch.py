@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -166,10 +167,10 @@ class Early:
             self._warner.say(("losses_passed_over", {"losses": losses, "value": value}), step)
 
     @guarded("warnings")
-    def at_harm(self, optimizer: Any, step: int, updates: int) -> None:
+    def at_harm(self, optimizer: Any, step: int, updates: int, *, hooked: bool = False) -> None:
         """Harm was seen: hold its step against those before."""
         if self.on:
             self._inputs.hold_against(at_harm=True)
             with quiet():
-                compared = self._comparison.at_harm(optimizer, step, updates)
+                compared = replace(self._comparison.at_harm(optimizer, step, updates), hooked=hooked)
             RECORDER.emit(compared)

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -38,10 +38,10 @@ from nandiag.runtime.replay.exchanges.others import stay_away, with_others, with
 from nandiag.runtime.replay.finite.missed import behind_exchange, finite, unless_too_early
 from nandiag.runtime.replay.finite.terms import at_scale, on_zeros
 from nandiag.runtime.replay.mended import Mended, further
+from nandiag.runtime.replay.otherwise import as_set_anew, is_finite_again
 from nandiag.runtime.replay.phases import phases_of
 from nandiag.runtime.replay.ready import (
     all_that_gather,
-    as_before_set_anew,
     beside_step,
     losses_of,
     may_write_weights,
@@ -63,7 +63,6 @@ from nandiag.runtime.replay.update.moved import as_begun
 from nandiag.runtime.replay.update.rates import bad_tensors, by_tensor, rates_used
 from nandiag.runtime.replay.update.weights import before_update, beside_update, of_given, of_state, of_weights
 from nandiag.runtime.replay.written import written_by
-from nandiag.runtime.tape.calls.strangers import is_not_all_kept
 from nandiag.runtime.tape.capture import Capture
 from nandiag.runtime.tape.entry import Entry
 from nandiag.runtime.tape.loop.given import GIVEN
@@ -71,9 +70,6 @@ from nandiag.runtime.tape.traceless import roots_of, traceless
 from nandiag.runtime.together.agreement import Agreement
 from nandiag.runtime.together.company import in_company, met
 from nandiag.runtime.together.shadows import possible
-
-_SET_ANEW = "what modules have set anew was not as it had been"
-_NOT_KEPT = "of all that modules hold or reach it is not known that it was as it had been"
 
 
 class Examiner:
@@ -85,6 +81,7 @@ class Examiner:
         self.left = self._rates_left = most
         self._partial = False
         self._rate: Looked | None = None
+        self._after_rate: list[Looked] = []  # what goes bad next, once what made the rate is mended
         self.script_ends = False
         self._hooks = Hooks(capture)
         self._written: frozenset[tuple[int, object]] = frozenset()  # which entries of dicts the newest replay wrote
@@ -132,8 +129,12 @@ class Examiner:
         return looked
 
     def _shown(self, case: Case, entries: list[Entry]) -> Looked:
-        looked = self._refusal(case, entries) or self._as_set_anew(case, entries, self._run(case, entries))
         run = functools.partial(self._replay, entries=entries)
+        looked = self._refusal(case, entries)
+        if looked is None:
+            looked = self._run(case, entries)
+            both = case, replace(case, forgets=self._written)
+            looked = as_set_anew(run, both, entries, looked, self._capture.known)
         looked = on_zeros(case, looked, run)
         looked = with_others(case, looked, entries, self._capture, run)
         # The loop may have made a bad loss of what models gave, which is there.
@@ -150,15 +151,18 @@ class Examiner:
         case = replace(case, ends=False, handed=True)  # nothing may be done twice: it is no more than a further word
         if case.joint or self._refusal(case, entries):
             return
+        _tell_next(self._next(case, entries, looked))
+
+    def _next(self, case: Case, entries: list[Entry], looked: Looked) -> Iterator[Looked]:
         run = functools.partial(self._replay, case, entries, self._mended)
-        for number, found in enumerate(further(run, looked.seconds or 0.0, self._capture.step_seconds)):
-            RECORDER.emit(Next(number, as_beside(found)), urgent=True)
+        return map(as_beside, further(run, looked.seconds or 0.0, self._capture.step_seconds))
 
     @postponed()
-    def examine_handed(self, case: Case) -> Looked | None:
+    def examine_handed(self, case: Case, then: list[Looked] | None = None) -> Looked | None:
         """Look at how what this rank hands to others was made; it counts for no replay, and nobody is told of it here.
 
-        What the step did so far is run again, on this rank alone; of a case ``apart`` only what the loop computed.
+        What the step did so far is run again, on this rank alone; of a case ``apart`` only what the loop computed. What
+        goes bad next is put into ``then``.
         """
         if self._capture.off or (case.apart and self.left <= 0):
             return None
@@ -170,7 +174,10 @@ class Examiner:
             leaves = all_that_gather([], roots_of(entries), entries)
             own = [one for one in leaves if one.grad is not None and storage(one.grad) in keys]
         case = replace(case, parameters=own)
+        self._mended = self._mended if then is None else Mended()
         looked = None if case.apart else self._refusal(case, entries) or self._replay(case, entries)
+        if then is not None and looked is not None and is_made_here(looked):
+            then += self._next(case, entries, looked)
         return looked if looked is not None and looked.outcome not in NOT_RUN else self._apart(case, entries) or looked
 
     def _apart(self, case: Case, entries: list[Entry]) -> Looked | None:
@@ -197,14 +204,17 @@ class Examiner:
         tensor = next((one for number, one, _ in reversed(self._capture.window.numbers) if repr(number) in bad), None)
         if tensor is not None:
             self._rates_left -= 1
-            self._rate = self.examine_number(step, tensor)
+            self._after_rate = []
+            self._rate = self.examine_number(step, tensor, then=self._after_rate)
         if bad and (made := read_before(float(min(bad)), self._rate, self._capture)) is not None:
             self._rate = replace(made, step=step)
 
-    def examine_number(self, step: int, tensor: Tensor, *, apart: bool = False) -> Looked | None:
+    def examine_number(
+        self, step: int, tensor: Tensor, *, apart: bool = False, then: list[Looked] | None = None
+    ) -> Looked | None:
         """Look at how a number was made that the script read; ``apart``: without running its models a second time."""
         case = Case(step, [], joint=False, unfinished=True, spoken=(tensor,), handed=True, apart=apart)
-        return self.examine_handed(case)
+        return self.examine_handed(case, then)
 
     def _with_moved(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries and what gave tensors other memory (``p.data = value``), in their order."""
@@ -257,26 +267,24 @@ class Examiner:
                 elif looked.outcome == "finite" and first is None:
                     stored = None if births is None else births.stored_in(left_bad(optimizer, weights), step)
                     looked = stored or before_update(weights, step, self._with_moved(entries)) or looked
-            looked = of_rate(of_state(looked, optimizer, bad, (entries, maker), first=first is not None), self._rate)
+            shown = of_state(looked, optimizer, bad, (entries, maker), first=first is not None)
+            looked = of_rate(shown, self._rate)
+            follows = [] if looked is shown else [replace(one, step=step) for one in self._after_rate]
         except Refused as refusal:
-            looked = Looked("refused", "replay", step, reason=str(refusal))
+            looked, follows = Looked("refused", "replay", step, reason=str(refusal)), []
         written = "written_in_place" in looked.facts
         if written or (looked.outcome in NOT_RUN and self._capture.between.goes_on):
             again = self._behind_closure(list(bad.values()), step, ends=ends)
             looked = beside_update(looked, again) if written else again or looked
         RECORDER.emit(timed(with_heard(looked), time.perf_counter() - began), urgent=True)
+        _tell_next(follows)
 
     @postponed()
     def is_made_otherwise(self, optimizer: torch.optim.Optimizer, bad: Tensor, step: int) -> bool:
         """Whether the update did not make what is ``bad``: made again, it is finite. Nobody is told of it here."""
         if self.left <= 0 or self._capture.off or GIVEN:  # it may have been given other words by now
             return False
-        try:
-            with traceless(self._capture, [], [], ends=False), torch.no_grad():
-                looked = look_again(optimizer, {"": bad}, step, Overwritten(ends=False), first=None)
-        except Refused:
-            return False
-        return looked.outcome == "finite" and looked.facts.get("complete") is True
+        return is_finite_again(self._capture, optimizer, bad, step)
 
     def _behind_closure(self, bad: list[Tensor], step: int, *, ends: bool) -> Looked | None:
         """Run the last evaluation of a closure again, and what the script's own code wrote into the weights since."""
@@ -348,25 +356,6 @@ class Examiner:
             reset_sharding(roots)
             return case.nothing("failed", why_failed(error))
 
-    def _as_set_anew(self, case: Case, entries: list[Entry], looked: Looked) -> Looked:
-        """Return ``looked``, or what shows when modules begin with what they held before they set it anew, or kept it.
-
-        A call that replaces a buffer, or computes a table once, is run again on what it has put there.
-        """
-        if case.joint or is_made_here(looked) or looked.outcome not in {"found", "finite"}:
-            return looked
-        with quiet():
-            anew = as_before_set_anew(entries, self._capture.known)
-        tries = [case] if anew else []
-        tries += [replace(case, forgets=self._written)] if case.ends and looked.source == "outside" else []
-        for one in tries:
-            again = self._replay(one, entries)
-            if is_made_here(again):
-                return replace(again, facts={**again.facts, "reconstructed": True, "forgot": one.forgets is not None})
-        reason = "; ".join([looked.reason or "", _SET_ANEW if anew else _NOT_KEPT])
-        doubtful = (anew or is_not_all_kept(entries)) and looked.outcome == "finite"
-        return replace(looked, facts={**looked.facts, "complete": False}, reason=reason) if doubtful else looked
-
     @contextlib.contextmanager
     def _traced(self, tracer: Tracer, seconds: float, entries: list[Entry]) -> Iterator[None]:
         self._capture.tracer, tracer.until = tracer, time.perf_counter() + seconds
@@ -398,3 +387,8 @@ class Examiner:
         if self._capture.narrow and not case.handed:
             self._capture.widen()
         return looked
+
+
+def _tell_next(found: Iterable[Looked]) -> None:
+    for number, one in enumerate(found):
+        RECORDER.emit(Next(number, one), urgent=True)

@@ -45,6 +45,7 @@ class Clock:
         self.step = 0
         self.micro_step = 0
         self._in_backward = self._updated_there = False
+        self.hooked = False  # whether hooks ever made updates within a backward call
         self._ticked = False  # the newest backward call was counted as a step by itself
         self._reached = self._left = 0
         self._round = 0  # the updates that follow a backward, each of another optimizer
@@ -145,7 +146,7 @@ class Clock:
         self._in_round(known)
         reached = max(self.step, known.updates + known.before)
         if self.within:
-            self._reached, self._updated_there = max(self._reached, reached), True
+            self._reached, self._updated_there, self.hooked = max(self._reached, reached), True, True
         else:
             self.step, self.micro_step = reached, 0
         return self.updated_in

@@ -169,7 +169,8 @@ class Sentinel:
 
     def _compare(self) -> None:
         one = self.optimizer
-        self.early.at_harm(one, self.clock.step, 0 if one is None else self.clock.updates(one))
+        updates = 0 if one is None else self.clock.updates(one)
+        self.early.at_harm(one, self.clock.step, updates, hooked=self.clock.hooked)
 
     # ------------------------------------------------------------------ what follows
 

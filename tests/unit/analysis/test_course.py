@@ -11,7 +11,7 @@ from nandiag.analysis.causes.course import Course, Row, courses
 from nandiag.analysis.causes.facts import LIKELY, POSSIBLE
 from nandiag.analysis.causes.mends.steps import rates
 from nandiag.analysis.report import Origin
-from nandiag.events import GroupRate, Harm, History, Looked, Trainer
+from nandiag.events import Compared, GroupRate, Harm, History, Looked, Trainer
 
 CALM = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.7, 1.0, 1.1, 0.9, 0.8, 1.0]
 
@@ -463,3 +463,13 @@ def test_of_two_optimizers_of_a_kind_the_one_that_broke_at_a_far_higher_rate_is_
                    lrs=[rate, 0.001, rate, 0.001, rate], steps=(0, 1, 1, 2, 2))  # fmt: skip
     past = replace(past, trainers=(Trainer(kind, None, "D"), Trainer("Adam", None, "G")))
     assert [one.number for one in courses(past, 2)] == [first, 1 - first]
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_clip_stands_where_the_updates_are_made(by_hand, hooked):
+    past = history([*CALM, 40.0, 1e4, 1e7, 1e13])
+    given = replace(facts(past, by_hand, names={"model": "net"}), compared=Compared(16, hooked=hooked))
+    code = next(one.code for one in explain(given)[0].suggestions if one.text.startswith("Clip the gradients"))
+    assert code.startswith(
+        "torch.nn.utils.clip_grad_norm_([p], 1.0)" if hooked else "torch.nn.utils.clip_grad_norm_(net."
+    )

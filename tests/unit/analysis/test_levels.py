@@ -1,5 +1,6 @@
 """What was watched as it happened: at once, at a later harm, in a script that trains nothing."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,17 @@ def test_a_later_look_shows_the_place_of_the_first_harm(by_hand):
     assert "at step 5, and again at step 9" in verdict.summary
     assert any("at step 9" in text and "inferred" in text for text in verdict.evidence)
     assert verdict.cause != "hardware_corruption"
+
+
+def test_a_loss_that_was_infinite_need_not_have_broken_where_it_came_to_be_nan_later(by_hand):
+    live = replace(by_hand.found(9), method="watch")
+    first = by_hand.loss(5, value=math.inf)
+    verdict = analyse(by_hand.run(by_hand.rank(0, first, finite(5), by_hand.loss(9), live, world=1), world=1)).verdict
+    told = (
+        "+Inf loss on rank 0 at step 5, where is not known; at step 9 a loss of NaN: -Inf born on that rank in forward"
+    )
+    assert verdict.summary.startswith(told)
+    assert any("step 5 need not have broken in the same place" in text for text in verdict.evidence)
 
 
 def test_what_another_rank_saw_later_says_nothing_of_this_one(by_hand):

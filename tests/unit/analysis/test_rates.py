@@ -1,6 +1,7 @@
 """Learning rates that differ from rank to rank are told where one of them was too high."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,11 +23,34 @@ def history(*rates, optimizer=None, norms=None, losses=None):
 
 
 def test_the_rates_of_all_ranks_are_those_of_one_and_the_same_step():
-    known = {0: history(0.1, 0.01, 7.0), 1: history(1.0), 2: None, 3: history(1.0, 2.0, optimizer=(0, 1))}
+    known = {
+        0: history(0.1, 0.01, 7.0),
+        1: history(1.0),
+        2: None,
+        3: replace(history(1.0, 2.0, optimizer=(0, 1)), step=(1, 1)),
+    }
     assert rates_of(known, 1) == ({0: 0.1, 1: 1.0}, True)
     assert rates_of({0: history(0.1, 0.2, 0.4), 1: history(0.1, 0.2)}, 2) == ({0: 0.2, 1: 0.2}, True)
     assert rates_of({0: history(0.1, norms=(2.0,)), 1: history(0.1)}, 2) == ({0: 0.1, 1: 0.1}, False)
     assert rates_of({0: None}, 2) == ({}, False)
+
+
+def of_two(*rates):
+    """Two optimizers that take turns within each step."""
+    known = history(*rates, optimizer=(0, 1) * (len(rates) // 2))
+    return replace(known, step=tuple(at // 2 for at in range(len(rates))))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ((0.02, 0.02, 0.02, 0.02), (2.0, 2.0, 2.0, 2.0), {0: 0.02, 1: 2.0}),
+        ((0.1, 0.5, 0.1, 0.5), (0.1, 2.0, 0.1, 2.0), {0: 0.5, 1: 2.0}),
+        ((0.1, 0.5, 0.1, 0.5), (0.5, 0.1, 0.5, 0.1), {0: 0.1, 1: 0.1}),  # numbered in another order
+    ],
+)
+def test_of_several_optimizers_the_rate_that_not_all_ranks_have_is_compared(first, second, told):
+    assert rates_of({0: of_two(*first), 1: of_two(*second)}, 1) == (told, False)
 
 
 CALM_FIRST, FROM_THE_START = (1.0, 1.0, 1.0, 40.0, 1e4, 1e13), (1.0, 40.0, 1e3, 4e4, 1e6, 4e7)
@@ -59,6 +83,15 @@ def test_of_ranks_that_share_their_gradients_the_one_with_the_highest_rate_is_to
     assert first.text.startswith("Give all ranks the same learning rate: look at what sets it on rank 1.")
     assert first.code == "SGD(..., lr=0.01)"
     assert ran_away(by_hand, shared=False).origin.ranks == (0, 1)
+
+
+def test_a_rank_that_ran_away_by_itself_at_the_highest_rate_is_to_have_that_of_the_others(by_hand):
+    own = history(*(0.9,) * 6, norms=CALM_FIRST, losses=(1.0, 1.0, 1.0, 1.0, 60.0, 1e9))
+    calm = by_hand.rank(0, history(*(0.01,) * 6), by_hand.finished(6, 0, 5))
+    harmed = by_hand.rank(1, own, by_hand.loss(6, value=float("inf"), optimizer="SGD"), by_hand.finished(6, 0, 5))
+    verdict = analyse(by_hand.run(calm, harmed)).verdict
+    assert verdict.suggestions[0].text.startswith("Give all ranks the same learning rate: look at what sets it on rank")
+    assert any("the learning rate is 0.9 on rank 1, 0.01 on rank 0" in one for one in verdict.evidence)
 
 
 @pytest.mark.parametrize("low", [0.6, 0.06])

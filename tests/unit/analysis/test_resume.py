@@ -7,7 +7,7 @@ import torch
 
 from nandiag.analysis import analyse
 from nandiag.analysis.causes import bad_start
-from nandiag.analysis.verdict.steady import resume_at, resume_words
+from nandiag.analysis.verdict.resume import resume_at, resume_words
 from nandiag.events import Finished, Harm, History, Looked, Raised, Site, Stopping
 
 
@@ -371,3 +371,20 @@ def test_weights_of_an_optimizer_made_anew_that_the_script_wrote_over_ahead_of_i
     events = began, by_hand.loss(3), by_hand.gradient(3), look, Stopping(3, "auto", "stop", "gradient")
     report = analyse(by_hand.run(by_hand.rank(0, *events, Finished(3, 0, 2), world=1), world=1))
     assert (report.verdict.last_finite_step, resume_at(report)) == (1, (2, False))
+
+
+@pytest.mark.parametrize(
+    ("size", "bad", "told"),
+    [
+        (1.98e38, (8, 16), "from a checkpoint in which mem.bank has its usual size"),
+        (3.0, (8, 16), "from a checkpoint saved before step 136; the weights and buffers were finite until then"),
+        (1.98e38, (16,), "from a checkpoint saved before step 136; the weights and buffers were finite until then"),
+    ],
+)  # fmt: skip
+def test_a_buffer_that_grew_until_it_broke_is_no_good_in_the_checkpoint_before(by_hand, size, bad, told):
+    grown = by_hand.fact(shape=(8, 16), min=-size, max=size, absmax=size)
+    broken = by_hand.fact("mem.bank", shape=(8, 16), neginf=1)
+    look = by_hand.found(136, inputs=(grown,), outputs=(by_hand.fact(shape=bad, neginf=1),))
+    held = Harm("buffer", 136, "forward", (broken,), 1, 1, since=135, recoverable=False)
+    report = analyse(by_hand.run(by_hand.rank(0, held, look, Finished(150, 0, 149), world=1), world=1))
+    assert resume_words(report, 136).partition(":")[0] == told

@@ -255,9 +255,9 @@ def _ratio(origin: Origin) -> Suggestion | None:
     above, below = ast.unparse(node.left), ast.unparse(node.right)
     grown = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Sub) and ast.unparse(outer.right) in {"1", "1.0"}
     if grown:
-        sound, told = f"{below} != 0", "which is no growth"
+        sound, told = parsing.written("{} != 0", below), "which is no growth"
     elif outer is not None and any(fitting.target(outer, op) is not None for op in _LOGS):
-        sound, told = f"({above} > 0) & ({below} > 0)", "whose logarithm is 0"
+        sound, told = parsing.written("({} > 0) & ({} > 0)", above, below), "whose logarithm is 0"
     else:
         return None
     code = fitting.whole(origin, f"np.where({sound}, {above}, 1) / np.where({sound}, {below}, 1)")

@@ -119,7 +119,8 @@ def _grown(facts: Facts, name: str, value: TensorFact) -> Suggestion | None:
         f"and was {words.number(value.absmax)} before. A decay lies between 0 and 1"
     )
     where = f": it is set in {words.lines(lines)}." if lines else "."
-    return Suggestion(told + where, None if isinstance(factor, ast.Constant) else f"assert 0 <= {shown} <= 1")
+    check = None if isinstance(factor, ast.Constant) else parsing.written("assert 0 <= {} <= 1", shown)
+    return Suggestion(told + where, check)
 
 
 def overgrown(facts: Facts) -> Suggestion | None:
@@ -139,7 +140,7 @@ def overgrown(facts: Facts) -> Suggestion | None:
         f"This line makes {name} of itself times {shown}, whenever it runs, and what is finite of it goes to "
         f"{words.number(bad.absmax)}: above 1 that grows without end. The factor of an average lies between 0 and 1."
     )
-    return Suggestion(told, f"assert 0 <= {shown} <= 1")
+    return Suggestion(told, parsing.written("assert 0 <= {} <= 1", shown))
 
 
 def _written(facts: Facts) -> str | None:

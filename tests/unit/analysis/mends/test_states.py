@@ -174,6 +174,12 @@ def test_a_weight_of_another_size_is_not_to_blame_for_that(at, by_hand, factor, 
     assert states.by_a_weight(facts) is None
 
 
+def told_of_factor(at, by_hand, line, expression, op):
+    state = by_hand.fact(min=-2.2e38, max=2.6e38, absmax=2.6e38)
+    facts = broken(at, by_hand, line, expression, (state,), op)
+    return replace(facts, look=replace(facts.look, facts={"float64_finite": True, "arg1": 1.9}))
+
+
 @pytest.mark.parametrize(
     ("line", "expression", "op", "code"),
     [
@@ -186,9 +192,7 @@ def test_a_weight_of_another_size_is_not_to_blame_for_that(at, by_hand, factor, 
     ],
 )  # fmt: skip
 def test_a_state_that_a_number_above_1_multiplies_grows_whatever_the_batch(at, by_hand, line, expression, op, code):
-    state = by_hand.fact(min=-2.2e38, max=2.6e38, absmax=2.6e38)
-    facts = broken(at, by_hand, line, expression, (state,), op)
-    facts = replace(facts, look=replace(facts.look, facts={"float64_finite": True, "arg1": 1.9}))
+    facts = told_of_factor(at, by_hand, line, expression, op)
     story, told = explain(facts)
     assert story is None or story.slug != "data_outlier"
     assert (told.suggestions[0].code, len(told.suggestions)) == (code, 1)

@@ -34,6 +34,17 @@ def test_a_divisor_that_another_rank_sent_is_told_with_its_call(at, by_hand, zer
     assert any("b" in (one.code or "") for one in found.suggestions)
 
 
+def test_a_number_that_another_rank_sent_is_told_where_it_is_inverted(at, by_hand):
+    extra = {"arrived": [[0, "recv", 2, "/home/me/train.py", 23]]}
+    divisor, bad = by_hand.fact(shape=(), zeros=1, min=0.0, max=0.0), by_hand.fact(shape=(), posinf=1)
+    facts = at("reciprocal", (divisor,), (bad,), extra=extra, **on("w.append(1 / buf[-1])", "1 / buf[-1]"))
+    found = mechanism(replace(facts, origin=replace(facts.origin, file="/home/me/train.py")))
+    assert found.evidence[1] == "the divisor came from rank 2, by the recv in line 23"
+    assert found.suggestions[0].text.startswith(
+        "All of the divisor is 0 as it came from rank 2, by the recv in line 23."
+    )
+
+
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_an_infinity_at_another_index_of_the_divisor_is_no_cause(at, by_hand, elsewhere):
     divisor = by_hand.fact(zeros=1, posinf=1, min=0.0)

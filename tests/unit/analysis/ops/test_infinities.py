@@ -279,3 +279,11 @@ def test_a_small_tensor_that_float16_does_not_hold_is_kept_in_float32(at, by_han
     extra = {"float64_finite": True, "float64_absmax": 115905.0}
     facts = at("_to_copy", (given,), (out,), extra=extra, **on("save({k: v.half()})", "v.half()"))
     assert codes(facts)[0] == code
+
+
+def test_what_is_brought_back_to_float32_behind_the_cast_is_so_once(at, by_hand):
+    given = by_hand.fact(shape=(6,), max=115905.0, absmax=115905.0)
+    out = by_hand.fact(dtype="float16", shape=(6,), posinf=6)
+    extra = {"float64_finite": True, "float64_absmax": 115905.0}
+    facts = at("_to_copy", (given,), (out,), extra=extra, **on("s[k] = s[k].half().float()", "s[k].half()"))
+    assert codes(facts)[0] == "s[k] = s[k].float()"

@@ -80,7 +80,7 @@ def test_an_update_of_the_scripts_own_gets_an_eps(at, by_hand):
         ("t = a / b", (("a", "torch.linalg.norm(p)"), ("b", "u.norm()")),
          "t = torch.where((a > 0) & (b > 0), a / b, 1.0)"),
         ("t = c * a / (b + d * a)", (("a", "p.norm()"), ("b", "g.norm()")),
-         "t = c * torch.where((a > 0) & ((b + d * a) > 0), a / (b + d * a), 1.0)"),
+         "t = c * torch.where((a > 0) & (b + d * a > 0), a / (b + d * a), 1.0)"),
         ("t = c * p.norm() / u.norm()", (),
          "t = c * torch.where((p.norm() > 0) & (u.norm() > 0), p.norm() / u.norm(), 1.0)"),
         ("t = a / b", (("a", "p.mean()"), ("b", "u.norm()")), "t = a / (b + 1e-8)"),

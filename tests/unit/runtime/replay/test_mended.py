@@ -161,3 +161,26 @@ def test_an_exponential_is_bounded_and_its_gradient_too(work):
 def test_further_runs_take_no_longer_than_ten_steps_or_4_seconds_or_a_minute(step_seconds, each, runs):
     looked = Looked("found", "replay", 3, source="op", seconds=each)
     assert len(list(further(lambda: looked, each, step_seconds))) == runs
+
+
+def score(layer):
+    """What is 0 here is divided by once more."""
+    hits, missed = (torch.relu(one - one) for one in layer.weight.detach()[:2, 0])
+    precision, recall = hits / (hits + missed), hits / (hits + 3)
+    return 2 * precision * recall / (precision + recall)
+
+
+def test_what_made_a_rate_bad_is_looked_at_for_what_breaks_next_as_well(work):
+    worker = work()
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for step in range(3):
+        layer(torch.randn(4, 4)).square().mean().backward()
+        if step == 2:
+            optimizer.param_groups[0]["lr"] = 0.1 * (1 - float(score(layer)))
+        optimizer.step()
+    looked, following = worker.looked[0], worker.events(Next)
+    assert (looked.phase, looked.facts["number"]) == ("optimizer", True)
+    assert looked.site.source.strip().startswith("precision, recall = ")
+    assert [(one.number, one.look.outcome, one.look.step) for one in following] == [(0, "found", 2), (1, "finite", 2)]
+    assert following[0].look.site.source.strip() == "return 2 * precision * recall / (precision + recall)"

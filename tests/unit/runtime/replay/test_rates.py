@@ -178,7 +178,9 @@ def looks(work, monkeypatch):
     """Count the looks at how a rate was made that run a model again."""
     examiner, found = work(on_anomaly="continue").sentinel.looker.examiner, []
     look = examiner.examine_handed
-    monkeypatch.setattr(examiner, "examine_handed", lambda case: found.extend([case][case.apart :]) or look(case))
+    monkeypatch.setattr(
+        examiner, "examine_handed", lambda case, then=None: found.extend([case][case.apart :]) or look(case, then)
+    )
     return found
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.events import Compared
 from nandiag.runtime.public import AnomalyStop
 
 BAD = 4
@@ -81,6 +82,14 @@ def test_a_fault_of_the_backward_that_comes_behind_other_updates_has_its_step_an
     assert (looked.outcome, looked.step, looked.phase) == ("found", BAD, "backward")
     assert (looked.site.line, looked.site.node) == (line_of("# steep at 0"), "SqrtBackward0")
     assert looked.facts["reconstructed"] is True  # a part of the weights has moved already
+
+
+def test_that_hooks_make_the_updates_is_told_with_the_harm(work):
+    worker = work(on_anomaly="auto")
+    net, _ = trained()
+    with pytest.raises(AnomalyStop):
+        ran(net, logarithm)
+    assert [one.hooked for one in worker.events(Compared)[:1]] == [True]
 
 
 def test_what_is_run_again_updates_nothing(work):

@@ -73,7 +73,7 @@ def _signed(facts: Facts, eps: str) -> str:
 
     def guard(text: str) -> str:
         inner = fitting.unbracketed(text)
-        return f"torch.where({inner} == 0, {eps}, {inner})"
+        return parsing.written(f"torch.where({{}} == 0, {eps}, {{}})", inner, inner)
 
     if below is not None and not naming.is_cheap(below):
         line = quotients.divisor(facts.origin, lambda _: guard(_NAME))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from nandiag.analysis.causes.mends.script import fitting, naming
+from nandiag.analysis.causes.mends.script import fitting, naming, parsing
 from nandiag.analysis.report import Origin
 
 # These take a target of another shape than that of what they are given, and make as many values as both together.
@@ -38,7 +38,8 @@ def counted(origin: Origin) -> str | None:
     name = fitting.bracketed(target) if cheap else "target"
     text = found[0] if cheap else fitting.put(found[0], target, lambda _: name)
     ignored = next((word.value for word in call.keywords if word.arg == "ignore_index"), None)
-    count = f"max({name}.numel(), 1)" if ignored is None else f"({name} != {ast.unparse(ignored)}).sum().clamp_min(1)"
+    kept = "" if ignored is None else parsing.written("({} != {}).sum().clamp_min(1)", name, ignored)
+    count = kept or f"max({name}.numel(), 1)"
     line = fitting.whole(origin, f"{_reduced(text, 'sum')} / {count}")
     return line if cheap else naming.before(origin, name, ast.unparse(target), line)
 
@@ -82,7 +83,7 @@ def unless_ignored(origin: Origin, ignored: str) -> str | None:
     given, target = map(_as_it_was, call.args[:2])
     if isinstance(given, ast.Starred) or not naming.is_cheap(target):
         return None
-    some = f"({ast.unparse(target)} != {ignored}).any()"
+    some = parsing.written("({} != {}).any()", target, ignored)
     return fitting.whole(origin, f"{found[0]} if {some} else 0 * {fitting.bracketed(given)}.sum()")
 
 

@@ -29,7 +29,8 @@ def _name(facts: Facts) -> str:
 
 def _came(facts: Facts) -> str | None:
     arrived = facts.extra.get("arrived")
-    one = next((one for one in arrived if one[0] == 1), None) if isinstance(arrived, list) else None
+    place = 1 if len(facts.origin.inputs) > 1 else 0  # 1 / x has the divisor alone
+    one = next((one for one in arrived if one[0] == place), None) if isinstance(arrived, list) else None
     if one is None:
         return None
     _, op, rank, file, line = one

@@ -131,7 +131,7 @@ def below_zero(facts: Facts, op: str) -> Suggestion | None:
         f"{where[0].upper()}{where[1:]} corrects by {text}, which is below 0: so it is where {count} is, or {beta} is "
         f"above 1. Let {count} count the updates of what is averaged, from 1 on: look at how it is made{at}."
     )
-    return Suggestion(why, f"assert {count} >= 1  # before {where}")
+    return Suggestion(why, f"{parsing.written('assert {} >= 1', count)}  # before {where}")
 
 
 _DECAYS = re.compile(r"(?:prod|decays?|betas?|b[12]?|gamma|rho|mu|momentum|alpha|corr\w*|bias\w*)\d?(?:_\w+)?$")
@@ -230,9 +230,13 @@ def _first(facts: Facts, node: ast.expr, shown: str) -> str | None:
     power = _power(facts.kind(shown)) if isinstance(node, ast.Name) else None
     if power is None or not _is_plain(power.left):
         return None
-    first = f"1 - {ast.unparse(power.left)}"
+    first = parsing.written("1 - {}", power.left)
     number = facts.number("arg1") is not None
-    return f"({shown} or {first})" if number else f"torch.where({shown} == 0, {first}, {shown})"
+    return (
+        parsing.written("({} or {})", shown, first)
+        if number
+        else parsing.written("torch.where({} == 0, {}, {})", shown, first, shown)
+    )
 
 
 def _all_later(facts: Facts) -> str | None:

@@ -102,13 +102,13 @@ def ratio(facts: Facts) -> Suggestion | None:
     lengths = [one for one in factors if _is_length(facts, one)]
     if len(lengths) != 1 or not _is_sum_of_lengths(facts, node.right):
         return None
-    above, below = ast.unparse(lengths[0]), fitting.bracketed(node.right)
-    beside = "".join(f"{ast.unparse(one)} * " for one in factors if one is not lengths[0])
+    above, below = lengths[0], node.right
+    beside = "".join(parsing.written("{} * _", one)[:-1] for one in factors if one is not lengths[0])
     text = (
         "Where one of the two lengths is 0 take 1 for their ratio, as LAMB does: a ratio of 0 would leave the weight "
     )
     text += "as it is."
-    code = f"{beside}torch.where(({above} > 0) & ({below} > 0), {above} / {below}, 1.0)"
+    code = beside + parsing.written("torch.where(({} > 0) & ({} > 0), {} / {}, 1.0)", above, below, above, below)
     return Suggestion(text, fitting.whole(facts.origin, code))
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 
 from nandiag.analysis.causes.facts import Facts
-from nandiag.analysis.causes.mends.script import fitting, naming, quotients
+from nandiag.analysis.causes.mends.script import fitting, naming, parsing, quotients
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact, words
 
@@ -67,7 +67,7 @@ def written(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         return None  # gradients whose norm is 0 are 0, and stay so by any factor
     lacks = "nothing to write" if replaced else "no direction to go in" if "norm" in made else "nothing to average"
     told = f"Where {text} is zero there is {lacks}: leave before anything is written, on all ranks alike."
-    return Suggestion(told, facts.left_if(f"{text} == 0"))
+    return Suggestion(told, facts.left_if(parsing.written("{} == 0", text)))
 
 
 def _is_a_weight(facts: Facts) -> bool:

@@ -9,7 +9,7 @@ import ast
 
 from nandiag.analysis.causes.facts import Facts
 from nandiag.analysis.causes.mends.exponentials import forms
-from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
@@ -28,7 +28,7 @@ def in_logarithms(facts: Facts, divisor: TensorFact) -> Suggestion | None:
         return None
     given = (facts.origin.source or "").partition("=")[0].strip()
     held = ", ".join(dict.fromkeys([name.id, scaling.id, *([given] if given.isidentifier() else [])]))
-    total = f"torch.logsumexp({ast.unparse(kernel)} + {scaling.id}, dim=-1)"
+    total = parsing.written("torch.logsumexp({} + {}, dim=-1)", kernel, scaling)
     code = fitting.whole(facts.origin, f"torch.as_tensor({ast.unparse(above)}).log() - {total}")
     here = "" if code is None else f" This line is then {code}, and others like it are so, too."
     return Suggestion(

@@ -7,7 +7,7 @@ import re
 
 from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
-from nandiag.analysis.causes.mends.script import fitting, guards, meanings
+from nandiag.analysis.causes.mends.script import fitting, guards, meanings, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import TensorFact
 
@@ -62,7 +62,7 @@ def drawn_by(facts: Facts) -> Suggestion | None:
     if not drawn or total is None or ast.dump(total) != ast.dump(node.left) or not meanings.is_same_again(node.left):
         return None
     weight = ast.unparse(node.left)
-    raised = f"({weight} + {guards.small(facts.origin.inputs[0])})"
+    raised = parsing.written(f"({{}} + {guards.small(facts.origin.inputs[0])})", weight)
     code = f"{raised} / {ast.unparse(node.right).replace(fitting.bracketed(node.left), raised, 1)}"
     line = fitting.whole(facts.origin, f"{weight} = {code}" if fitting.assigned(found) else code)  # type: ignore[arg-type]
     return Suggestion(_EQUAL, line)

@@ -148,10 +148,14 @@ def _by_largest(facts: Facts, given: ast.expr, name: str, at: int, call: ast.Cal
     flat = len(facts.origin.inputs[0].shape) == 1
     largest = "scatter_reduce" if flat else _SUMS[own]
     top = naming.free(facts, _TOPS)
-    most = f"{ast.unparse(base)}.{largest}(0, {ast.unparse(index)}, {fitting.bracketed(given)}.detach(), 'amax', "
+    most = f"{fitting.bracketed(base)}.{largest}(0, {ast.unparse(index)}, {fitting.bracketed(given)}.detach(), 'amax', "
     picked = f"{top}.gather(0, {ast.unparse(index)})" if own == "scatter_add" else f"{top}[{ast.unparse(index)}]"
-    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {picked}")
+    line = fitting.argument(facts.origin, "exp", lambda text: _less(text, picked))
     return naming.before(facts.origin, top, f"{most}include_self=False)", line)
+
+
+def _less(text: str, top: str) -> str:
+    return parsing.written("{} - {}", fitting.unbracketed(text), top)
 
 
 def _only_divides(statements: list[ast.stmt], name: str, at: int, index: ast.expr) -> bool:
@@ -193,7 +197,7 @@ def logged(facts: Facts) -> Suggestion | None:
     fixed = facts.extra.get("of_weights") is False
     most = f"{fitting.bracketed(given)}{'' if fixed else '.detach()'}.amax({dim}, keepdim=True)"
     top = naming.free(facts, _TOPS)
-    line = fitting.argument(facts.origin, "exp", lambda text: f"{fitting.unbracketed(text)} - {top}")
+    line = fitting.argument(facts.origin, "exp", lambda text: _less(text, top))
     line = naming.before(facts.origin, top, most, line)
     if line is None:
         return None
@@ -266,7 +270,7 @@ def _line(facts: Facts, given: ast.expr, reducing: str, *, again: bool) -> str |
     named, top = bool(reducing) or not naming.is_cheap(given), naming.free(facts, _TOPS)
 
     def less(text: str) -> str:
-        code = f"{fitting.unbracketed(text)} - {top if named else most}"
+        code = _less(text, top if named else most)
         return f"({code}).clamp_min({_LEAST})" if again else code
 
     line = fitting.argument(facts.origin, "exp", less)

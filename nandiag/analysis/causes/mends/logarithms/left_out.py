@@ -47,7 +47,7 @@ def samples(facts: Facts, op: str, part: ast.BinOp) -> tuple[Suggestion, ...] | 
     nodes = [node for node in fitting.nodes_of(facts.origin.source or "") if isinstance(node, ast.expr)]
     taken = [one for node in nodes if isinstance(one := fitting.target(node, op), ast.BinOp)]
     above = [ast.unparse(one.left) for one in taken if isinstance(one.op, ast.Div)] or [ast.unparse(part.left)]
-    kept = " & ".join(f"({one} > 0)" for one in dict.fromkeys(above))
+    kept = " & ".join(parsing.written("({} > 0)", one) for one in dict.fromkeys(above))
     return Suggestion(_SAMPLES.format(kept)), least
 
 

@@ -12,7 +12,7 @@ import re
 from nandiag.analysis.causes.facts import Facts, dtype_of
 from nandiag.analysis.causes.mends.exponentials import forms
 from nandiag.analysis.causes.mends.logarithms.logarithm import Logarithm
-from nandiag.analysis.causes.mends.script import fitting, meanings
+from nandiag.analysis.causes.mends.script import fitting, meanings, parsing
 from nandiag.analysis.report import Suggestion
 from nandiag.events import words
 
@@ -114,8 +114,8 @@ def of_ratio(facts: Facts) -> Suggestion | None:
         return None
     above, below = (_apart(facts, node) for node in (given.left, given.right))
     above = above if facts.origin.inputs[0].zeros else f"torch.log({ast.unparse(given.left)})"
-    line = (facts.origin.source or "").strip()
-    return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}({above} - {below}){line[call.end_col_offset :]}")
+    line, taken = (facts.origin.source or "").strip(), parsing.written("({} - {})", above, below)
+    return Suggestion(_OF_RATIO, f"{line[: call.col_offset]}{taken}{line[call.end_col_offset :]}")
 
 
 def is_taken(facts: Facts) -> bool:

@@ -90,7 +90,7 @@ def within_clamp(node: ast.expr) -> str | None:
 
 
 def bracketed(node: ast.expr) -> str:
-    """Return the expression as one whose method can be called."""
+    """Return the expression as one whose method can be called, and that stands beside whatever else."""
     return ast.unparse(node) if isinstance(node, _WHOLE) else f"({ast.unparse(node)})"
 
 
@@ -139,10 +139,10 @@ def summed(origin: Origin, ignored: str) -> str | None:
     targets = ast.unparse(found[1].args[1])
     inside = found[0][:-1].rstrip().rstrip(",")
     weight = next((word.value for word in found[1].keywords if word.arg == "weight"), None)
-    counted = f"({targets} != {ignored}).sum().clamp_min(1)"
+    counted = parsing.written("({} != {}).sum().clamp_min(1)", targets, ignored)
     if weight is not None:  # torch's mean is by the weights of the targets, not by their count
         weighed = f"{bracketed(weight)}[{bracketed(found[1].args[1])}.clamp_min(0)]"
-        counted = f"({weighed} * ({targets} != {ignored})).sum().clamp_min(1e-6)"
+        counted = parsing.written("({} * ({} != {})).sum().clamp_min(1e-6)", weighed, targets, ignored)
     return whole(origin, f'{inside}, reduction="sum") / {counted}')
 
 
@@ -297,7 +297,7 @@ def _raised(text: str) -> str | None:
     tiny = isinstance(least, float) and isinstance(eps, float) and 0 < eps < least < 1
     if not tiny or not any(target(bounded.left, one) is not None for one in _SIZES):
         return None
-    return f"({ast.unparse(bounded.left)} + {ast.get_source_segment(text, node.args[0])})"
+    return parsing.written("({} + {})", bounded.left, ast.get_source_segment(text, node.args[0]) or "")
 
 
 _SIZES = ("std", "var", "norm", "vector_norm", "abs", "square")

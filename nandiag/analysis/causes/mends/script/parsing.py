@@ -27,3 +27,24 @@ def expression(text: str) -> ast.expr | None:
         return ast.parse(text, mode="eval").body
     except _REFUSED:
         return None
+
+
+def written(form: str, *parts: ast.expr | str) -> str:
+    """Return code with the script's expressions in the places ``{}`` of ``form``, in brackets where they need them.
+
+    ``a if c else b`` before ``<= 1`` would be read as another condition; what is read as one thing stays as it is.
+    """
+    plain = [part if isinstance(part, str) else ast.unparse(part) for part in parts]
+    texts = [f"({text})" for text in plain]
+    meant = _dumped(form.format(*texts))
+    if meant is None:
+        return form.format(*plain)
+    for place, text in enumerate(plain):
+        tried = [*texts[:place], text, *texts[place + 1 :]]
+        texts = tried if _dumped(form.format(*tried)) == meant else texts
+    return form.format(*texts)
+
+
+def _dumped(code: str) -> str | None:
+    tree = module(code)
+    return None if tree is None else ast.dump(tree)

@@ -133,7 +133,8 @@ def brought_to(origin: Origin, dtype: str) -> str | None:
     if found is None:
         return None
     changed = _HALF.sub(lambda one: _METHODS[dtype] if one[1] is None else f"torch.{dtype}", found[0])
-    return None if changed == found[0] else fitting.whole(origin, changed)
+    line = None if changed == found[0] else fitting.whole(origin, changed)
+    return None if line is None else line.replace(_METHODS[dtype] * 2, _METHODS[dtype])
 
 
 _METHODS = {"bfloat16": ".bfloat16()", "float32": ".float()"}
