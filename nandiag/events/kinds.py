@@ -340,8 +340,7 @@ class Compared:
     others were updated in each: ``fresh_count`` among ``total``. ``arguments`` are numbers that root modules were
     called with in this step and that were others before. ``rate_set_at`` are the lines (``file:line: text``) that set
     the learning rate, where it is not what the optimizer was made with and few do; ``exchanged`` those that exchanged
-    weights, or what is as large, between updates; ``restores_at`` (``file:line``) is where the script puts back weights
-    that it kept. ``hooked``: hooks update in backward.
+    weights, or what is as large, between updates; ``restores_at`` those that put kept ones back. ``hooked``: by hooks.
     """
 
     step: int

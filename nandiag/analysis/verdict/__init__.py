@@ -16,9 +16,9 @@ from nandiag.analysis.report import Origin, Suggestion, Verdict
 from nandiag.analysis.skips import before
 from nandiag.analysis.timeline import Seen, Timeline, shown_again
 from nandiag.analysis.verdict.evidence import evidence
+from nandiag.analysis.verdict.fitted.imported import in_names_of_file
+from nandiag.analysis.verdict.fitted.libraries import in_own_lines
 from nandiag.analysis.verdict.further import beside, is_told, next_looks, with_next
-from nandiag.analysis.verdict.imported import in_names_of_file
-from nandiag.analysis.verdict.libraries import in_own_lines
 from nandiag.analysis.verdict.rates import uneven
 from nandiag.analysis.verdict.steady import healthy, held_bad, last_finite, spoiled_between
 from nandiag.analysis.verdict.summary import other_kind, summary

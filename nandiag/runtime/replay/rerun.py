@@ -22,8 +22,8 @@ from nandiag.runtime.look.finite import largest
 from nandiag.runtime.look.losses import divided, factor_of
 from nandiag.runtime.memory.later.moved import by_data
 from nandiag.runtime.memory.there import all_there, key_of
-from nandiag.runtime.replay.alone import forwards_of, without_collectives
 from nandiag.runtime.replay.case import Case
+from nandiag.runtime.replay.exchanges.alone import forwards_of, without_collectives
 from nandiag.runtime.replay.exchanges.shared import Shared
 from nandiag.runtime.replay.trace.tracer import Communicates, Tracer
 from nandiag.runtime.replay.update import views

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from nandiag.runtime.replay.alone import ddps_in
+from nandiag.runtime.replay.exchanges.alone import ddps_in
 
 
 def can_break_off(roots: list[nn.Module]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nandiag.analysis.report import Suggestion
-from nandiag.analysis.verdict.imported import in_names_of_file
+from nandiag.analysis.verdict.fitted.imported import in_names_of_file
 from nandiag.events import Around, Site
 
 MEND = Suggestion("Leave it out.", "w = torch.where(d != 0, d, torch.inf).pow(-2)")

@@ -3,7 +3,7 @@
 import pytest
 
 from nandiag.analysis.report import Suggestion
-from nandiag.analysis.verdict.libraries import in_own_lines
+from nandiag.analysis.verdict.fitted.libraries import in_own_lines
 
 FILE = "/venv/lib/python3.11/site-packages/transformers/loss/loss_utils.py"
 LINE = "loss = loss / num_items_in_batch"

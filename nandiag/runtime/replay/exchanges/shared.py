@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from nandiag.runtime.collectives.own_part import OwnPart
 from nandiag.runtime.evidence.op import Op
-from nandiag.runtime.replay.alone import ddps_in
+from nandiag.runtime.replay.exchanges.alone import ddps_in
 from nandiag.runtime.tape.calls.exchanged import Mingled
 from nandiag.runtime.tape.entry import BACKWARD, CALL, ROOT, Entry
 from nandiag.runtime.tape.packed.descent import ancestors
