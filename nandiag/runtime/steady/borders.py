@@ -59,6 +59,7 @@ class Borders:
             window.stored,
             sentinel.teller.open,
             RECORDER.darkened,
+            sentinel.left_out.asked.ways.stale,
         )
         self._assured: Assured | None = None  # of the update under way that was looked at here
 

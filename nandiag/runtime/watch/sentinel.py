@@ -249,6 +249,7 @@ class Sentinel:
         self.last.refusal.step_ends()
         self.capture.step_ends(self.clock.step)
         self.looker.step_ends(self.clock.step)
+        self.left_out.asked.ways.step_ends()
         RECORDER.pulse(self.clock.step)
 
     def _after_update(self, optimizer: Optimizer, step: int) -> None:

@@ -23,7 +23,7 @@ import torch
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entry import Entry
-from nandiag.runtime.watch.told.ways.followed import Call, Followed, failed
+from nandiag.runtime.watch.told.ways.followed import Call, Followed, failed, let_go
 from nandiag.runtime.watch.told.ways.left import Left, Way, way_of
 from nandiag.runtime.watch.told.ways.loops import Loop, function_around, is_within, loops_around
 from nandiag.runtime.watch.told.ways.own import is_repeated
@@ -64,6 +64,7 @@ class Ways:
         self._lines = 0
         self._cut, self._left = True, cast("Left | None", None)
         self._trace = self._called
+        self.stale = set[CodeType]()  # functions whose frames may keep what their variables were
         self._read = Counter[tuple[int, int]]()
         self.callers, self._made_at = set[Place](), set[Place]()
         self._made_before, self._made_again = set[Place](), set[Place]()
@@ -175,11 +176,19 @@ class Ways:
             return
         sys.settrace(None)
         self._cut = cut
+        self.stale.update(one.code for one in self._followed)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if type(frame.f_trace) is Followed:
                 frame.f_trace = None
             frame = frame.f_back
+
+    @guarded("questions")
+    def step_ends(self) -> None:
+        """A step is over: what functions hold of the time when they were followed is let go of."""
+        if self.stale and _trace() is None:
+            let_go(sys._getframe(1), self.stale)
+            self.stale.clear()
 
     @guarded("questions")
     def known(self, step: int, made: Iterable[Place] = ()) -> Way | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import sys
 from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,6 +83,29 @@ class Followed:
 def _yields(frame: FrameType) -> bool:
     """Whether a function that returns will go on."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("YIELD")
+
+
+def let_go(frame: FrameType | None, codes: set[CodeType]) -> None:
+    """Have functions of ``codes`` that are under way hold nothing beside their variables.
+
+    Before Python 3.13 who reads these, or traces the function, has the frame keep a dict of what they were, the graph
+    of a bad loss among them. It is the one that ``locals()`` returns: where the script has it, too, it is left alone.
+    """
+    while frame is not None and sys.version_info < (3, 13):
+        if frame.f_code in codes and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            shown = frame.f_locals
+            if sys.getrefcount(shown) <= _ALONE:
+                shown.clear()
+        frame = frame.f_back
+
+
+def _references() -> int:
+    shown = sys._getframe().f_locals
+    return sys.getrefcount(shown)
+
+
+# How many there are to what but a frame and one variable have.
+_ALONE = _references()
 
 
 def failed(error: Exception) -> None:
