@@ -29,6 +29,16 @@ class Bystanders:
         known: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
         return not all(_is_of_library(known.get(one)) for one in self.strangers)
 
+    @property
+    def may_write_variables(self) -> bool:
+        """Whether any of them may run code of the script's that a function of its shares variables with.
+
+        What feeds a queue of another process's runs none of it but what pickles.
+        """
+        known: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
+        others = (known.get(one) for one in self.strangers)
+        return not all(_is_of_library(one) or _feeds(one) for one in others)
+
     def here(self) -> bool:
         """Whether the caller is one of them."""
         return threading.get_ident() in self.threads
@@ -43,6 +53,10 @@ def _begun_by_us(frame: FrameType) -> bool:
     while frame.f_back is not None:
         frame = frame.f_back
     return is_ours(frame.f_code.co_filename)
+
+
+def _feeds(thread: threading.Thread | None) -> bool:
+    return getattr(getattr(thread, "_target", None), "__module__", "") == "multiprocessing.queues"
 
 
 def _is_of_library(thread: threading.Thread | None) -> bool:

@@ -124,7 +124,7 @@ class Belongings:
         """Yield what puts ``one`` back: an object may be a container as well, or have slots."""
         if id(one) in self._theirs.containers:
             return
-        left = self._theirs.names.get(id(one), ())
+        left = self._theirs.cells if type(one) is FunctionType else self._theirs.names.get(id(one), ())
         self._kept.append((one, left))
         kept = self._of_numbers(one) if is_array(one) else keeper(one, left)
         if kept is not None:
@@ -172,9 +172,9 @@ def keeper(one: Any, left: Collection[Any]) -> Callable[[], object] | None:
         alias = one.detach() if type(one) is torch.Tensor and one.layout is torch.strided else None
         return partial(_put_back_tensor, one, alias, _own_names(one))
     if type(one) is FunctionType:
-        return partial(
-            _put_back_cells, [(cell, cell.cell_contents) for cell in one.__closure__ or () if _is_filled(cell)]
-        )
+        named = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
+        own = [cell for name, cell in named if name not in left and _is_filled(cell)]
+        return partial(_put_back_cells, [(cell, cell.cell_contents) for cell in own])
     if isinstance(one, type):
         return partial(_put_back_class, one, dict(vars(one)))
     return _generator(one) if is_generator(one) else None

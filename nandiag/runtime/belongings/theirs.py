@@ -24,6 +24,7 @@ class Theirs:
 
     def __init__(self, threads: Iterable[int]) -> None:
         self.names: dict[int, set[str]] = {}
+        self.cells: set[str] = set()  # variables of functions around theirs, by name
         self.containers: dict[int, object] = {}
         self._seen: set[tuple[int, ...]] = set()
         frames = sys._current_frames()
@@ -61,6 +62,7 @@ class Theirs:
         loaded = {name for op, name in words if op in {"LOAD_GLOBAL", "LOAD_NAME"}}
         held = [*held, *(namespace[name] for name in loaded if name in namespace)]
         self.names.setdefault(id(namespace), set()).update(name for op, name in words if op == "STORE_GLOBAL")
+        self.cells |= {name for op, name in words if op == "STORE_DEREF"}
         objects = [one for one in held if is_object(one)]
         for one in held:
             self._hold(one, objects)

@@ -267,7 +267,8 @@ class Examiner:
                 elif looked.outcome == "finite" and first is None:
                     stored = None if births is None else births.stored_in(left_bad(optimizer, weights), step)
                     looked = stored or before_update(weights, step, self._with_moved(entries)) or looked
-            shown = of_state(looked, optimizer, bad, (entries, maker), first=first is not None)
+            with quiet():
+                shown = of_state(looked, optimizer, bad, (entries, maker), first=first is not None)
             looked = of_rate(shown, self._rate)
             follows = [] if looked is shown else [replace(one, step=step) for one in self._after_rate]
         except Refused as refusal:

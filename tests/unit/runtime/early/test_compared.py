@@ -92,7 +92,7 @@ MADE, ANEW = "optimizer = SGD(parameters, lr=1e-4, momentum=1.1)", "group['momen
 @pytest.mark.parametrize(("changes", "lines"), [(True, {ANEW}), (False, {MADE, ANEW})])
 def test_where_a_setting_changed_the_lines_that_set_it_anew_are_told(work, tmp_path, monkeypatch, changes, lines):
     (tmp_path / "script.py").write_text(f"{MADE}\n{ANEW}\n")
-    monkeypatch.setattr(schedule, "_files", lambda: [str(tmp_path / "script.py")])
+    monkeypatch.setattr(schedule, "own_files", lambda: [str(tmp_path / "script.py")])
     worker, model = work(), net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=1.1)
 

@@ -7,6 +7,7 @@ done for the answer. A debugger's own trace is left alone, and so is what torch 
 
 from __future__ import annotations
 
+import _thread
 import ast
 import inspect
 import os
@@ -20,6 +21,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
+from nandiag.runtime.belongings.bystanders import Bystanders
 from nandiag.runtime.frames import BOUNDARIES, LIBRARY, USER, Frame, kind_of, places_on, trail
 from nandiag.runtime.guard import guarded
 from nandiag.runtime.tape.entry import Entry
@@ -34,7 +36,7 @@ Place: TypeAlias = tuple[CodeType, int]
 
 # Events of one answer; frames; and the share of the run's time that all may take, at about so many seconds an event.
 _MOST, _FRAMES = 20_000, 40
-_SHARE, _FREE, _EVENT = 1e-3, 0.2, 1e-6
+_SHARE, _FREE, _EVENT = 1e-3, 0.2, 4e-6
 # Lines that are followed of what is called, and of any one function; frames that may stand between it and its caller.
 _INNER, _INNER_EACH, _BETWEEN = 4_000, 500, 8
 _PLAIN = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS  # a function, no class's body and no file that is imported
@@ -46,7 +48,7 @@ _OFTEN, _LINES = 8, 4096
 _COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "convert_frame.py")
 
 
-_trace = sys.gettrace
+_trace, _threads = sys.gettrace, _thread._count
 
 
 class Ways:
@@ -61,7 +63,7 @@ class Ways:
         self.path: list[tuple[Followed, int | Call]] = []  # in the order of their runs, those that ask first
         self._followed: list[Followed] = []
         self._inner = dict[CodeType, Followed]()
-        self._lines = 0
+        self._lines = self._threads = 0
         self._cut, self._left = True, cast("Left | None", None)
         self._trace = self._called
         self.stale = set[CodeType]()  # functions whose frames may keep what their variables were
@@ -78,10 +80,11 @@ class Ways:
         self._followed, self.path, self._step, self._cut, self._left = [], [], step, True, None
         self._inner, self._lines = {}, 0
         self._deepest = sys.getrecursionlimit() - _NEAR
-        dear = self._events * _EVENT > _FREE + _SHARE * (perf_counter() - self._began)
-        if dear or _trace() is not None or _is_deep(self._deepest):
+        left = int((_FREE + _SHARE * (perf_counter() - self._began)) / _EVENT) - self._events
+        if left <= 0 or _trace() is not None or _is_deep(self._deepest) or _is_shared():
             return
-        self._until = self._events + _MOST
+        self._threads = _threads()
+        self._until = self._events + min(_MOST, left)
         for _ in range(_FRAMES):
             if frame is None or id(frame.f_code) in BOUNDARIES:
                 break
@@ -106,7 +109,8 @@ class Ways:
             self._events += 1
             self._calls += 1
             deep = not self._calls % _EACH and _is_deep(self._deepest)
-            if self._events >= self._until or deep or frame.f_code.co_filename == _COMPILER:
+            began = _threads() != self._threads and _is_shared()
+            if self._events >= self._until or deep or began or frame.f_code.co_filename == _COMPILER:
                 self.end()
             elif kind_of(frame.f_code.co_filename) == USER:
                 self._calls_on(frame)
@@ -283,6 +287,14 @@ def _is_deep(most: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_shared() -> bool:
+    """Whether another thread may write a variable of a function that is traced.
+
+    Before Python 3.13 each event puts back what these were as it began, whoever has written one since.
+    """
+    return sys.version_info < (3, 13) and Bystanders().may_write_variables
 
 
 def _place(known: Sequence[Any]) -> Place:
