@@ -12,7 +12,7 @@ from tests.unit.analysis.mends.told import placed
 EIGH = "lam, u = torch.linalg.eigh(cov)"
 
 
-def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, shape=(6,), then=()):
+def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, shape=(6,), then=(), phase="loss"):
     given = (by_hand.fact(zeros=5, shape=shape, min=0.0, max=1e-15, absmax=1e-15, absmin=1e-15),)
     given = (by_hand.fact(shape=(20, 6)), *given) if op == "div" else given
     bad = by_hand.fact(shape=(6,), **({"neginf": 5} if op == "log" else {"posinf": 5}))
@@ -22,7 +22,7 @@ def of_values(at, by_hand, op, line, call, *, made=EIGH, weights=True, shape=(6,
         given,
         (bad,),
         line=12,
-        **placed(line, call),
+        **{**placed(line, call), "phase": phase},
         extra={"of_weights": weights, **({"arg1": -0.5} if op == "pow" else {})},
     )
     return explain(replace(facts, look=replace(facts.look, site=Site(around=around))))[1].suggestions
@@ -104,3 +104,10 @@ def test_other_values_have_their_own_mend(at, by_hand, made):
 def test_a_matrix_that_is_computed_there_is_told_in_prose(at, by_hand):
     told = of_values(at, by_hand, "rsqrt", "y = lam.rsqrt()", "lam.rsqrt()", made="lam, u = torch.linalg.eigh(f(z))")
     assert told[0].code is None
+
+
+def test_where_data_are_prepared_a_bound_in_the_line_itself_will_do(at, by_hand):
+    """No gradient goes through it that would divide by the differences of the values."""
+    told = of_values(at, by_hand, "rsqrt", "x = z @ u * lam.rsqrt()", "lam.rsqrt()", weights=False, phase="data")
+    assert told[0].code == "x = z @ u * (lam + 1e-17).rsqrt()"  # small beside the largest, which is 1e-15 here
+    assert "too late" not in told[0].text

@@ -41,8 +41,12 @@ _CHOLESKY = (
 
 
 def instead(facts: Facts, cause: Cause) -> Cause | None:
-    """Return the cause with the matrix mended before it is taken apart; ``None`` where no such values are meant."""
-    values = _values(facts) if cause.slug in _SLUGS and facts.around is not None else None
+    """Return the cause with the matrix mended before it is taken apart; ``None`` where no such values are meant.
+
+    Nor where data are prepared: no gradient goes through these, and a bound in the line itself will do.
+    """
+    meant = cause.slug in _SLUGS and facts.around is not None and facts.origin.phase != "data"
+    values = _values(facts) if meant else None
     made = None if values is None else _made(facts, values)
     if values is None or made is None:
         return None
