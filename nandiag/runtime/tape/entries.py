@@ -30,7 +30,7 @@ from nandiag.runtime.tape.packed.descent import (
     unsettled,
 )
 from nandiag.runtime.tape.packed.nested import tensors_in
-from nandiag.runtime.tape.packed.words import PLAIN, Given, Made, Rebuilt, version_of
+from nandiag.runtime.tape.packed.words import PLAIN, READ_GRADIENT, Given, Made, Rebuilt, version_of
 
 MOST_ENTRIES = 4096
 MOST_BYTES = 64 * 1024 * 1024
@@ -199,6 +199,20 @@ class Tape:
         if (self.jots.many or self.jots.shelves) and self.jots.made(tensor):
             self.jots.bring((tensor,))
         return self.maker_of_gone(id(tensor), reference(tensor))
+
+    def is_carried(self, function: Any, args: Sequence[Any], plain: Tensor) -> bool:
+        """Whether a call returned, without its graph, what an earlier step has made: it is taken as it is, then.
+
+        A loop that carries a state gives it up for what it makes of it, and what is gone cannot be taken apart again.
+        """
+        whole = args[0] if args else None
+        if function == READ_GRADIENT or not isinstance(whole, Tensor) or not whole.requires_grad or is_leaf(whole):
+            return False
+        known = self.maker(whole)
+        if (known is not None and known[0].args is not None) or plain.requires_grad:
+            return False
+        self.offspring.add(plain)
+        return True
 
     def maker_of_gone(self, number: int, tensor: Callable[[], Tensor | None]) -> tuple[Entry, int] | None:
         """As :meth:`maker`, of one that may be gone: by the ``id`` that it had, and a weak reference made then."""

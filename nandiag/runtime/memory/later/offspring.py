@@ -78,7 +78,7 @@ class Offspring:
                 if tensor is None or tensor.requires_grad or one.entry.function == READ_GRADIENT:
                     continue
                 if self._is_by_a_trained(one.entry) or self.leads_to((one.entry,), clean):
-                    self._add(tensor)
+                    self.add(tensor)
 
     def were_noted(self, notes: Sequence[Note], made: Mapping[int, Made]) -> None:
         """The same, of calls that are only noted: without a graph there are few, or none.
@@ -93,7 +93,7 @@ class Offspring:
             tensors = [word for word in words_of(note) if isinstance(word, Tensor)]
             if self._descends(note[0], tensors, here) or (made and self.leads_to(_makers(tensors, made))):
                 here.add(id(output))
-                self._add(output)
+                self.add(output)
 
     def _descends(self, entry: Entry | None, tensors: Sequence[Tensor], here: set[int]) -> bool:
         """Whether a call of such ``tensors`` is of a trained module, or was given what came of weights (``here``)."""
@@ -118,7 +118,8 @@ class Offspring:
             known = self._weights[id(module)] = _Weights(module)
         return known.trained
 
-    def _add(self, tensor: Tensor) -> None:
+    def add(self, tensor: Tensor) -> None:
+        """Keep in mind that ``tensor`` came of the weights."""
         self._known[id(tensor)] = Weakly(tensor)
         if len(self._known) > self._most:
             self._known = {key: one for key, one in self._known.items() if one() is not None}

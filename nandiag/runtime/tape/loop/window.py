@@ -44,6 +44,7 @@ from nandiag.runtime.tracebacks import pass_on
 
 _READS = frozenset({"item", "tolist", "__bool__", "__float__", "is_nonzero", "equal", "allclose"})
 _ARRAYS = frozenset({"numpy", "__array__"})
+_PLAIN = frozenset({"detach", "__get__"})
 _SMALL, _SMALL_DATA = 1 << 14, 1024
 _Kept = tuple[Generators | None, tuple[Tensor, Tensor] | None]
 _NUMBERS = frozenset({float, bool, int})
@@ -328,8 +329,10 @@ class Window(Beneath):
         # A gradient is read anew each time, from where it lies.
         return () if maker is None or maker[0].args is None or maker[0].name == "__get__" else (whole,)
 
-    def _is_given(self, what: Traits, words: tuple[Any, Any], output: Any) -> bool:
+    def _is_given(self, what: Traits, func: Any, words: tuple[Any, Any], output: Any) -> bool:
         """Whether the tensor of a call that takes memory or data from elsewhere is to be taken as it is."""
+        if what.name in _PLAIN:
+            return isinstance(output, Tensor) and self.tape.is_carried(func, words[0], output)
         if what.remakes:
             for tensor in tensors_in([*words[0][:1], *(words[1] or {}).values()]):
                 self.tape.unmake(tensor)
@@ -342,7 +345,7 @@ class Window(Beneath):
         """Put one call and what it returned on the tape; ``frame`` is where the walk to the user's line starts."""
         args, kwargs = words
         what = traits_of(func) if what is None else what
-        if (what.remakes or what.from_data) and self._is_given(what, words, output):
+        if (what.remakes or what.from_data or what.name in _PLAIN) and self._is_given(what, func, words, output):
             return None
         outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
         if not outputs and not what.mutates:
