@@ -148,11 +148,12 @@ class Mean:
                 break
 
 
+@pytest.mark.parametrize("spoilt", [10, 12])
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_run_ends_by_a_mean_that_is_bad_since_a_loss_was_left_out(work, ends):
-    worker, loop = work(), Loop(spoilt=(10,))
+def test_a_run_ends_by_a_mean_that_is_bad_since_a_loss_was_left_out(work, ends, spoilt):
+    worker, loop = work(), Loop(spoilt=(spoilt,))
     Mean(ends, most=20).train(loop)
     worker.sentinel.finish()
     assert [one.what for one in worker.harms] == ["loss"] * ends
     assert [one.outcome for one in worker.looked] == ["found"] * ends
-    assert skips(worker)[0].step == 10
+    assert skips(worker)[0].step == spoilt
