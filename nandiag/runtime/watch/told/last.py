@@ -68,7 +68,10 @@ class LastLook:
         sentinel.left_out.at_end(by_error=error is not None)
         optimizer = sentinel.optimizer
         midway = bool(sentinel.losses.pending) or sentinel.capture.tape.unfinished()
-        if sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):
+        if error is None and (kept := self._ended_by_kept()) is not None:
+            RECORDER.emit(sentinel.judge.unseen(optimizer, kept, ()), urgent=True)
+            RECORDER.emit(kept, urgent=True)
+        elif sentinel.losses.pending and (optimizer is not None or sentinel.clock.has_optimizer):
             self._unfinished(optimizer, error)
         else:
             spoken = () if error is None else spoken_of(error) or self.refusal.given(error)
@@ -130,6 +133,17 @@ class LastLook:
         if asked is None:
             return left_out.is_evaluation()
         return left_out.is_passed(asked) or left_out.are_metrics()
+
+    def _ended_by_kept(self) -> Looked | None:
+        """Return how a loss that was left out was made, where the script ended on a number that is bad since.
+
+        A mean of the losses that it keeps has no graph, and what was added to it is long gone when it is read.
+        """
+        asked, step, looked = self._asked, self._sentinel.clock.step, self._sentinel.skips.kept_bad
+        if looked is None or asked.newest is not None or not asked.ways.has_trained(step):
+            return None
+        way = asked.way(None)
+        return None if way is None or way.goes_on or way.around else looked
 
     def _left_on(self, optimizer: Optimizer | None, looked: Looked | None, *, by_error: bool) -> None:
         """The step could not be run again, or showed nothing: tell what the script asked of before it ended."""

@@ -114,3 +114,46 @@ def test_how_much_is_looked_at_for_what_is_kept_is_bounded(work, monkeypatch):
     assert skips(worker)[0].look is not None
     assert len(looks) < 600
     assert 0 < len(walked) < 20_000
+
+
+class Mean:
+    """Keeps the sum of the losses, and logs it now and then."""
+
+    def __init__(self, ends, most):
+        self.total, self.stop, self.ends, self.most = torch.zeros(()), False, ends, most
+
+    def log(self, step):
+        if step % 5 == 0:
+            logs = {"loss": round(self.total.item() / 5, 4)}
+            self.total -= self.total
+            self.told(logs=logs)
+
+    def told(self, logs=None):
+        value = (logs or {}).get("loss")
+        if self.ends and value is not None and not math.isfinite(value):
+            self.stop = True
+
+    def train(self, loop):
+        step = 0
+        while True:
+            loss = loop.loss(step)
+            self.total += loss.detach()
+            if torch.isfinite(loss):
+                loop.update(loss)
+            step += 1
+            self.log(step)
+            if step >= self.most:
+                break
+            if self.stop:
+                break
+
+
+@pytest.mark.parametrize("spoilt", [10, 12])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_run_ends_by_a_mean_that_is_bad_since_a_loss_was_left_out(work, ends, spoilt):
+    worker, loop = work(), Loop(spoilt=(spoilt,))
+    Mean(ends, most=20).train(loop)
+    worker.sentinel.finish()
+    assert [one.what for one in worker.harms] == ["loss"] * ends
+    assert [one.outcome for one in worker.looked] == ["found"] * ends
+    assert skips(worker)[0].step == spoilt

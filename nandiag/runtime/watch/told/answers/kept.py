@@ -23,6 +23,9 @@ _MOST_KEPT = 3
 # In elements that are looked at, where to look at all takes as long as ``_EACH`` of them, and in calls.
 _MOST_READ, _EACH, _MOST_CALLS = 1 << 24, 1 << 15, 1 << 14
 
+# Writes that keep what was there; another's next one would not be bad by it.
+_ADDS = frozenset({"__iadd__", "add_", "__isub__", "sub_", "lerp_"})
+
 _Pair = tuple[Entry, Tensor]
 
 
@@ -44,6 +47,11 @@ class _Turns:
 
     def __init__(self, losses: Sequence[Entry]) -> None:
         self._ends = {entry.number for entry in losses}
+        self._losses = set(map(id, losses))
+
+    def is_of_loss(self, entry: Entry) -> bool:
+        """Whether a call was given what is made of one of the losses."""
+        return any(id(one) in self._losses for one in ancestors([entry]))
 
     def all_between(self, first: int, last: int) -> bool:
         """Whether one of two calls was in the first of the turns, and the other in the last.
@@ -74,13 +82,15 @@ def _is_plain(pair: _Pair) -> bool:
 
 
 def _written(tape: Tape, turns: _Turns) -> Iterator[_Pair]:
-    """Yield what was written in place in turn after turn, with each of the calls."""
+    """Yield what was written in place in turn after turn, with each of the calls; or what a loss was added to."""
     writes: dict[int, list[_Pair]] = defaultdict(list)
     for pair in filter(_is_plain, written_by(list(tape.entries))):
         writes[id(pair[1])].append(pair)
     for pairs in writes.values():
         if turns.all_between(pairs[0][0].number, pairs[-1][0].number):
             yield from pairs
+        else:  # of what is written once in a turn the turn before is not on the tape
+            yield from (pair for pair in pairs if pair[0].name in _ADDS and turns.is_of_loss(pair[0]))
 
 
 def _made_anew(living: Sequence[_Pair], turns: _Turns, looks: _Looks) -> Iterator[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from nandiag.events import Skipped
+from nandiag.events import Looked, Skipped
 from nandiag.events.kinds import HIGH_SCALE
 from nandiag.runtime.recorder import RECORDER
 
@@ -23,6 +23,7 @@ class Skips:
         self._by_script: Counter[str] = Counter()
         self._unsaid: Skipped | None = None
         self._collapsed = False
+        self.kept_bad: Looked | None = None  # of a loss since which something that the script keeps is bad
 
     def used(self) -> None:
         """An update was made."""
@@ -52,6 +53,8 @@ class Skips:
     def by_script(self, skip: Skipped) -> None:
         """The script made no step of ``skip.in_a_row`` losses; the total, of each kind, is counted here."""
         before = self._by_script[skip.of]
+        if skip.look is not None and skip.look.facts.get("kept_bad"):
+            self.kept_bad = skip.look
         self._by_script[skip.of] += skip.in_a_row
         self._unsaid = replace(skip, total=self._by_script[skip.of])
         if before < _MOST or skip.look is not None or skip.last:

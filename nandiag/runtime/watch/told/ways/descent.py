@@ -13,7 +13,7 @@ from types import CodeType
 
 from nandiag.runtime.frames import USER, kind_of
 from nandiag.runtime.watch.told.ways.followed import RETURN, Call, Followed, Step, Turns
-from nandiag.runtime.watch.told.ways.names import ANY, GROWN, HELD
+from nandiag.runtime.watch.told.ways.names import ANY, GROWN, HELD, may_be_of
 from nandiag.runtime.watch.told.ways.own import Bound, Own, Packed, set_in, yielded
 from nandiag.runtime.watch.told.ways.text import (
     BRANCHES,
@@ -235,13 +235,12 @@ class Descent:
         return own.asks(node) or self._reads(own, node, turns=turns)
 
     def _reads(self, own: Own, node: ast.AST, *, turns: bool = False) -> bool | None:
-        if not (self._made or self._maybe):
-            return False
-        return self._is_made(own.names.reads(node, turns=turns))
+        return self._is_made(own.names.reads(node, turns=turns)) if self._made or self._maybe else False
 
     def _is_made(self, names: set[str]) -> bool | None:
-        maybe = names & self._maybe or (ANY in self._maybe and any(one.startswith(".") for one in names))
-        return bool(names & self._made) or (None if maybe else False)
+        maybe = ANY in self._maybe and any(one.startswith(".") for one in names)
+        taken = names.union(*map(may_be_of, names))  # of what is held it is not known which
+        return bool(names & self._made) or (None if maybe or taken & (self._made | self._maybe) else False)
 
     # what statements give a value
 

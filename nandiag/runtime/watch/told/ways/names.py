@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from copy import copy
 from types import CodeType
 
 from nandiag.runtime.watch.told.ways.text import WITHIN, Text, called
 
-HELD, GROWN = "[]", "+"
+HELD, GROWN, TAKEN = "[]", "+", "-"
 ANY = "."  # some attribute, of a name that is not known
 _GROW = frozenset({"append", "add", "extend", "put", "appendleft", "insert", "push", "put_nowait"})
 SELF = frozenset({"self", "cls"})
 _BY_NAME = frozenset({"setattr", "__setattr__"})
+# What asks for a key as a subscript does, and what takes out what others have put in.
+_GETS = frozenset({"get", "pop", "setdefault"})
+_TAKES = frozenset({"pop", "popleft", "get", "get_nowait", "popitem"})
 _DEEPEST = 2
 
 
@@ -95,12 +99,40 @@ class Names:
     def _within(self, node: ast.AST, depth: int = 0) -> Iterator[str]:
         """Yield what the script's functions and properties read that are asked there."""
         asked = {name for one in ast.walk(node) if (name := _asked(one))} if depth < _DEEPEST else set[str]()
+        calls = {called(one) for one in ast.walk(node) if isinstance(one, ast.Call)} if asked else set[str]()
         for name in asked:
             for function in self._text.functions.get(name, ()):
+                if name in calls or function.decorator_list:  # type: ignore[attr-defined]
+                    yield from self._given_back(function)
                 for one in ast.walk(function):
                     if isinstance(one, ast.Attribute):
                         yield f".{one.attr}"
                 yield from self._within(function, depth + 1)
+
+    def _given_back(self, function: ast.AST) -> Iterator[str]:
+        """Yield what a function reads that others may have written: for what it gives back, or for its conditions."""
+        there = copy(self)
+        there._own = _bound(function)
+        there._function = f"{id(function):x}"
+        for one in ast.walk(function):
+            part = one.value if isinstance(one, ast.Return | ast.Assign) else getattr(one, "test", None)
+            names = () if part is None else _Reads(there, turns=False).visit(part, bare=True)
+            yield from (name for name in names if not there.is_own(name))
+
+
+def may_be_of(name: str) -> set[str]:
+    """Return what something that is taken out of an object may be made of; nothing for another ``name``."""
+    held = name.removesuffix(TAKEN)
+    return set() if held == name else {held + HELD, held + GROWN}
+
+
+def _bound(function: ast.AST) -> set[str]:
+    """Return the names of a function that are its own."""
+    nodes = list(ast.walk(function))
+    given = {one.arg for one in nodes if isinstance(one, ast.arg)}
+    stored = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    others = {name for one in nodes if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    return (given | stored) - others
 
 
 def _repeated(code: CodeType) -> Iterator[str]:
@@ -113,6 +145,12 @@ def _repeated(code: CodeType) -> Iterator[str]:
 def _asked(node: ast.AST) -> str:
     """Return the name of what may be a function or a property."""
     return node.attr if isinstance(node, ast.Attribute) else called(node) if isinstance(node, ast.Call) else ""
+
+
+def _looked_for(node: ast.AST) -> Iterator[str]:
+    """Yield the key that a comparison looks for in a table."""
+    if isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant) and type(node.left.value) is str:
+        yield from (f"[{node.left.value}]" for how in node.ops if isinstance(how, ast.In | ast.NotIn))
 
 
 class _Reads:
@@ -133,6 +171,7 @@ class _Reads:
         else:
             if (name := self._names.name(node)) is not None:
                 yield name
+            yield from _looked_for(node)
             number = compared or isinstance(node, ast.Compare | ast.BinOp)
             for one in ast.iter_child_nodes(node):
                 yield from self.visit(one, bare=False, compared=number)
@@ -140,9 +179,20 @@ class _Reads:
     def _call(self, node: ast.Call, *, compared: bool) -> Iterator[str]:
         if isinstance(node.func, ast.Attribute):
             yield from self._object(node.func.value)
+            yield from self._out_of(node, node.func.value)
         held = called(node) != "len"
         for one in (*node.args, *(word.value for word in node.keywords)):
             yield from self.visit(one, bare=not held, compared=compared)
+
+    def _out_of(self, node: ast.Call, object_: ast.AST) -> Iterator[str]:
+        """Yield what is read where a call gives out what its object holds: a key that is named, or any."""
+        name, key = self._names.name(object_), node.args[0] if node.args else None
+        if called(node) in _GETS and isinstance(key, ast.Constant) and type(key.value) is str:
+            yield f"[{key.value}]"
+            if name is not None:
+                yield name + HELD
+        if called(node) in _TAKES and name is not None:
+            yield name + TAKEN
 
     def _of(self, node: ast.AST, *, bare: bool, compared: bool) -> Iterator[str]:
         name = self._names.name(node)

@@ -384,9 +384,104 @@ class T:
             self.tell(v); i+=1
 T().fit()
 """,
+    "a key of a table that is asked for by a method": """
+class Trainer:
+    def __init__(self): self.flags = {}
+    def tell(self, value):
+        if not math.isfinite(value): self.request("bad")
+    def request(self, why): self.flags["stop"] = why
+    def fit(self):
+        for turn in range(9):
+            value = ask(BAD if turn == 3 else 1.0)
+            self.tell(value)
+            if self.flags.get("stop"):
+                break
+Trainer().fit()
+""",
+    "a key that is looked for": """
+flags = {}
+def tell(value):
+    if not math.isfinite(value): flags["stop"] = True
+for turn in range(9):
+    value = ask(BAD if turn == 3 else 1.0)
+    tell(value)
+    if "stop" in flags:
+        break
+""",
+    "an event of the file's that a function asks of": """
+import threading
+event, box = threading.Event(), {"bad": 0}
+def tell(handlers, **given):
+    for one in handlers: one(**given)
+def check(loss):
+    if not math.isfinite(loss): event.set()
+def over(): return event.is_set() or box["bad"] >= 3
+def run():
+    for epoch in range(2):
+        for turn in range(4):
+            loss = ask(BAD if turn == 3 else 1.0)
+            tell([lambda loss: None, check], loss=loss)
+            if over(): return turn
+            if loss == loss:
+                loss += 1
+run()
+""",
+    "a flag of the file's that a function gives back": """
+stopped = False
+def check(value):
+    nonlocal stopped
+    if not math.isfinite(value): stopped = True
+def over():
+    done = stopped
+    return done
+for turn in range(9):
+    value = ask(BAD if turn == 3 else 1.0)
+    check(value)
+    if over():
+        break
+""",
+    "how many errors a function of the file's counts": """
+errors = []
+def check(value):
+    if not math.isfinite(value): errors.append("bad")
+def over(): return len(errors) > 0
+for turn in range(9):
+    value = ask(BAD if turn == 3 else 1.0)
+    check(value)
+    if over():
+        break
+""",
 }
 
 PASSES = {
+    "a count that a function gives back beside what others are told": """
+skipped, box, turn = {}, {"turn": 0}, 0
+def check(value):
+    if not math.isfinite(value): skipped["bad"] = True
+def over():
+    stop = box["turn"] >= 4
+    if stop: print(skipped and "")
+    return stop
+def log(): return skipped.get("bad")
+while True:
+    value = ask(BAD if box["turn"] == 3 else 1.0)
+    check(value)
+    box["turn"] += 1
+    if over():
+        break
+""",
+    "a batch that is tried again": """
+batches = [1.0, 1.0, 1.0, BAD, None]
+while True:
+    batch = batches.pop(0)
+    if batch is None:
+        break
+    value = ask(batch)
+    if not math.isfinite(value):
+        batches.insert(0, 1.0)
+        continue
+    value += 1
+""",
     "a count in a callback": trainer(
         TELLS=TELLS["one after another"], SETS="trainer.skip = True", ENDS="self.stop", LASTS="self.turn < 4"
     ),
@@ -654,6 +749,29 @@ def test_what_is_done_some_calls_away_ends_the_run(what):
 @pytest.mark.parametrize("what", PASSES)
 def test_what_good_turns_do_as_well_ends_by_itself(what):
     assert Reads(PASSES[what]).way() in {ON, None}
+
+
+def test_what_is_taken_out_of_a_list_may_be_what_was_put_in_for_the_answer():
+    script = Reads("""
+class Trainer:
+    def __init__(self): self.events, self.flags = [], {}
+    def tell(self, value):
+        if not math.isfinite(value): self.request("bad")
+    def request(self, why): self.events.append(("stop", why))
+    def dispatch(self):
+        while self.events:
+            key, why = self.events.pop(0)
+            self.flags[key] = why
+    def fit(self):
+        for turn in range(9):
+            value = ask(BAD if turn == 3 else 1.0)
+            self.tell(value)
+            self.dispatch()
+            if self.flags.get("stop"):
+                break
+Trainer().fit()
+""")
+    assert script.way() is None
 
 
 def test_of_what_is_called_only_so_many_lines_are_followed_and_the_rest_is_not_known():
