@@ -39,6 +39,7 @@ from nandiag.runtime.numeric.warned import HEARD
 from nandiag.runtime.recorder import RECORDER, Recorder
 from nandiag.runtime.replay import mended
 from nandiag.runtime.watch.arm import arm
+from nandiag.runtime.watch.told.ways import follow
 from nandiag.settings import Place, Settings
 from nandiag.store.layout import RunFolder
 
@@ -157,6 +158,13 @@ def put_back():
         yield
 
 
+def _follow_no_more():
+    """A test that ends soon behind a bad answer would have the next ones followed, and what they trace refused."""
+    following = getattr(follow._trace(), "__self__", None)
+    if isinstance(following, follow.Ways):
+        following.end()
+
+
 @contextlib.contextmanager
 def torchs_own():
     """Undo what arming does to torch and to our own state."""
@@ -171,6 +179,7 @@ def torchs_own():
     try:
         yield
     finally:
+        _follow_no_more()
         for owner, before in zip(TOUCHED, names, strict=True):
             now = dict(vars(owner))
             for name, value in before.items():
