@@ -170,7 +170,8 @@ class Jots(Pace):
         if call is None:
             return False
         micro, self.most = self._tape.micro_step, self.most + 1
-        self.many.append((entry, call[0], False, None, None, call[1], kwargs, versions, None, args[0], micro))
+        words = args[0], *call[1][1:]  # what was written into is what it returned, which is held in any case
+        self.many.append((entry, call[0], False, None, None, words, kwargs, versions, None, args[0], micro))
         return True
 
     def use(self, args: Sequence[Any], kwargs: Any, output: Tensor | None) -> None:

@@ -105,3 +105,13 @@ def test_a_graph_that_lives_on_and_was_given_what_is_written_into_is_put_on_the_
     assert maker.name == "sum"
     assert [one.name for one in maker.makers] == ["mul"]
     assert kept.requires_grad
+
+
+def test_writes_into_what_is_large_are_noted_too(work, short):
+    capture, loop, large = work().capture, Loop(), torch.ones(1 << 17)
+    for _ in range(70):
+        loop.step()
+    scaled_and_added(large, torch.ones(1))
+    assert [note[0].name for note in capture.tape.jots.many[-2:]] == ["mul_", "add_"]
+    assert not any(entry.name == "mul_" for entry in capture.tape._entries)
+    assert capture.tape.maker(large)[0].name == "add_"
