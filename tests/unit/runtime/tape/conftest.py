@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from nandiag.runtime.tape.noted import pace
 from tests.unit.runtime.tape.opening import depth
 
 
@@ -29,3 +30,14 @@ def swapping():
     torch.__future__.set_swap_module_params_on_conversion(True)
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Make all steps count as short, or none of them."""
+
+    def make(*, yes=True):
+        monkeypatch.setattr(pace, "_SHORT", 1e9 if yes else 0.0)
+
+    make()
+    return make

@@ -12,17 +12,6 @@ from nandiag.runtime.tape.noted import jots, pace
 from nandiag.runtime.tape.packed.words import Given
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Make all steps count as short, or none of them."""
-
-    def make(*, yes=True):
-        monkeypatch.setattr(pace, "_SHORT", 1e9 if yes else 0.0)
-
-    make()
-    return make
-
-
 class Loop:
     """A loop with an accuracy, two micro-batches and a helper for the loss."""
 

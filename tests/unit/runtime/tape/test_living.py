@@ -7,13 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime.tape.noted import pace
-
-
-@pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr(pace, "_SHORT", 1e9)
-
 
 class Adversaries:
     """A maker and a judge that take turns; what the maker made for the judge's turn is used in its own."""

@@ -7,17 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nandiag.runtime.tape.noted import pace
 from tests.unit.runtime.tape.test_jots import told
-
-
-@pytest.fixture
-def short(monkeypatch):
-    def make(*, yes=True):
-        monkeypatch.setattr(pace, "_SHORT", 1e9 if yes else 0.0)
-
-    make()
-    return make
 
 
 def lerped(one, other):
